@@ -1,0 +1,37 @@
+# Everything a developer or CI does, each as one target. The README's two commands are `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help venv demo test lint e2e clean
+
+help: ## list the targets
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[demo,test,lint]'
+	touch $@
+
+venv: $(INSTALLED) ## install into .venv, with all that tests need
+
+demo: venv ## load moves away from a hot apiserver: a real Envoy, 30 seconds
+	$(BIN)/orca-sidecar demo
+
+test: venv ## unit, component, conformance and integration tests (real Envoy, real HAProxy)
+	$(BIN)/pytest
+
+lint: venv ## ruff, mypy strict, the import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+e2e: venv ## real etcd, kube-apiserver and kubectl (built with Go on first use)
+	tests/e2e/tools/build.sh
+	$(BIN)/pytest tests/e2e
+
+clean: ## remove the venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

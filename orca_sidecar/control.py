@@ -1,0 +1,173 @@
+"""Composition root of the control side, once per sidecar: sampler, probe, admin, and the ways out besides the header."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from prometheus_client import Metric
+
+from orca_sidecar import __version__, metrics
+from orca_sidecar.admin.server import AdminServer, Condition
+from orca_sidecar.core.identity import Pool
+from orca_sidecar.load.apiserver_metrics import ApiserverMetrics
+from orca_sidecar.load.probe import Probe
+from orca_sidecar.load.sampler import Counters, Sampler, Totals
+from orca_sidecar.load.sources import LoadSources
+from orca_sidecar.runtime import Shared, Signals
+from orca_sidecar.trust.contexts import certificate_expiries
+
+log = logging.getLogger(__name__)
+
+_SAMPLER_FRESH_SECONDS = 5.0
+
+
+class ProxyCounters:
+    """What the data plane counted, over all workers."""
+
+    def __init__(self, cells: list[metrics.Cells]) -> None:
+        self._cells = cells
+
+    def __call__(self, now_ns: int) -> Totals:
+        cells = self._cells
+        in_flight = metrics.REQUESTS_IN_FLIGHT
+        return Totals(
+            now_ns,
+            metrics.LOAD_BALANCED_REQUESTS.total(cells),
+            metrics.LOAD_BALANCED_ERRORS.total(cells),
+            in_flight.total(cells, metrics.InFlight.READ_ONLY),
+            in_flight.total(cells, metrics.InFlight.MUTATING),
+        )
+
+
+class Control:
+    """Everything of which there is one: build in a running loop, `start`, `leave`, `close`.
+
+    `workers()` tells how many worker processes run.
+    """
+
+    def __init__(self, shared: Shared, workers: Callable[[], int]) -> None:
+        cfg = shared.configuration
+        self._shared = shared
+        self._workers = workers
+        self._leaving = False
+        self._started_ns = time.monotonic_ns()
+        self._tasks: list[asyncio.Task[None]] = []
+        plain = shared.upstream_contexts[Pool.PLAIN]
+        self._probe = Probe(cfg.upstream, lambda: plain)
+        self._scraper: ApiserverMetrics | None = None
+        counters: Counters = ProxyCounters(shared.cells)
+        if cfg.mode == "reporter":
+            counters = self._scraper = ApiserverMetrics(cfg.upstream, lambda: plain)
+        self._sampler = Sampler(
+            cfg.load_metrics,
+            LoadSources(cfg.load_metrics.sampler),
+            counters,
+            shared.report,
+            ready=lambda: self._probe.ready and not self._leaving,
+        )
+        self._admin = AdminServer(
+            cfg.admin.address,
+            metrics.Collector(shared.cells, [self._computed]),
+            self._conditions,
+            self._status,
+        )
+
+    async def start(self) -> None:
+        """Bind the admin listener and begin to probe and sample. Raises OSError."""
+        await self._admin.start()
+        self._run(self._probe.run())
+        if self._shared.configuration.load_metrics.enabled:
+            self._run(self._sampler.run())
+            if self._scraper is not None:
+                self._run(self._scraper.run())
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        task.add_done_callback(self._on_task_end)
+        self._tasks.append(task)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The report goes stale and /readyz says so: better than a proxy that stops serving.
+            log.error("a control task ended", exc_info=error)
+
+    def leave(self) -> None:
+        """Not ready from now on."""
+        self._leaving = True
+
+    async def close(self) -> None:
+        """Stop everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._shared.report.withdraw()
+        await self._admin.stop()
+
+    # -- what the admin listener shows ---------------------------------------------------------------------------
+
+    def _conditions(self) -> list[Condition]:
+        conditions = [
+            Condition("serving", not self._leaving, "shutting down" if self._leaving else ""),
+            Condition("upstream", self._probe.ready, self._probe.detail),
+        ]
+        if self._shared.configuration.mode == "proxy":
+            running = self._workers()
+            conditions.insert(0, Condition("listener", running > 0, f"{running} worker(s)"))
+        if self._shared.configuration.load_metrics.enabled:
+            age = self._sampler_age()
+            conditions.append(
+                Condition("sampler", age < _SAMPLER_FRESH_SECONDS, self._sampler.detail or f"{age:.1f}s old")
+            )
+        return conditions
+
+    def _sampler_age(self) -> float:
+        return (time.monotonic_ns() - (self._sampler.sampled_at_ns or self._started_ns)) / 1e9
+
+    def _status(self) -> dict[str, object]:
+        report = self._sampler.latest
+        return {
+            "mode": self._shared.configuration.mode,
+            "workers": self._workers(),
+            "upstream": self._probe.detail,
+            "loadReport": dict(report.figures()) if report else None,
+            "loadReportWithheld": self._sampler.detail,
+            "certificateExpiries": {
+                path: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+                for path, at in certificate_expiries(self._shared.configuration)
+            },
+        }
+
+    def _computed(self) -> Iterable[Metric]:
+        yield metrics.BUILD_INFO.value(1, __version__, platform.python_version())
+        yield metrics.WORKERS.value(self._workers())
+        yield metrics.UPSTREAM_READY.value(self._probe.ready)
+        yield metrics.CERTIFICATE_NOT_AFTER.metric(
+            *(((path,), at) for path, at in certificate_expiries(self._shared.configuration))
+        )
+        if self._shared.configuration.load_metrics.enabled:
+            yield metrics.SAMPLER_AGE.value(self._sampler_age())
+            report = self._sampler.latest
+            if report is not None:
+                yield metrics.LOAD_REPORT.metric(*(((name,), value) for name, value in report.figures()))
+
+
+async def serve(shared: Shared, workers: Callable[[], int], started: Callable[[], None]) -> None:
+    """The control process. SIGUSR1: the sidecar is leaving; SIGTERM: the workers are gone. Calls `started` once it serves.
+
+    Raises OSError where an address cannot be had.
+    """
+    signals = Signals(signal.SIGTERM)
+    control = Control(shared, workers)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, control.leave)
+    await control.start()
+    started()
+    try:
+        await signals.leave.wait()
+    finally:
+        await control.close()

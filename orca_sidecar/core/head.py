@@ -1,0 +1,246 @@
+"""Message heads: the start line and the field lines, split and classified, never re-encoded.
+
+A head keeps every field line as it was sent. What the proxy must act on is found by classifying *whole lines* through a
+memo: on a kept-alive connection nearly every line (Host, User-Agent, Accept, the asserted user, …) was seen before, so
+that the common head costs one `split` and one dictionary look-up a line. A line that is not in the memo is validated
+first; only valid lines enter it. Measured on a 1.1 KB head of 18 lines: 2.4 µs, against 5.2 µs with a look-up by name
+and a scan of the block for control characters, and about 8 µs for a parser object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import IntEnum
+
+from orca_sidecar.core.errors import LocalReplyReason, ProtocolError, RequestError, ResponseError
+
+CRLF = b"\r\n"
+END_OF_HEAD = b"\r\n\r\n"
+
+# RFC 9110 §5.1 and §5.5. Stricter than the RFC's grammar for recipients: no obs-fold (RFC 9112 §5.2), no blank before the
+# colon (§5.1), no bare CR or LF (§2.2), no control character but HTAB. Bytes from 0x80 (obs-text) are opaque and pass.
+_FIELD_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([\t\x20-\x7e\x80-\xff]*)")
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# Everything but controls and the blank: kube-apiserver takes raw UTF-8 and stray percent signs, so they pass as sent.
+_TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
+_VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9]) ([\t\x20-\x7e\x80-\xff]*)")
+
+
+class RequestField(IntEnum):
+    """What a request's field line is to the proxy. ORDINARY lines pass as sent."""
+
+    ORDINARY = 0
+    HOST = 1
+    CONTENT_LENGTH = 2
+    TRANSFER_ENCODING = 3
+    CONNECTION = 4
+    UPGRADE = 5
+    TE = 6
+    HOP_BY_HOP = 7
+    FORWARDED_FOR = 8
+    OPT_IN = 9
+    IDENTITY = 10
+
+
+class ResponseField(IntEnum):
+    """What a response's field line is to the proxy. ORDINARY lines pass as sent."""
+
+    ORDINARY = 0
+    CONTENT_LENGTH = 2
+    TRANSFER_ENCODING = 3
+    CONNECTION = 4
+    UPGRADE = 5
+    HOP_BY_HOP = 7
+    LOAD_REPORT = 8
+    PRIORITY_LEVEL = 9
+
+
+# Exactly these are hop by hop here. What a Connection line nominates (RFC 9110 §7.6.1) is not removed: kube-apiserver
+# ignores nominations, and honouring one lets a caller take away its Content-Length or the identity that is asserted.
+REQUEST_FIELDS: dict[bytes, RequestField] = {
+    b"host": RequestField.HOST,
+    b"content-length": RequestField.CONTENT_LENGTH,
+    b"transfer-encoding": RequestField.TRANSFER_ENCODING,
+    b"connection": RequestField.CONNECTION,
+    b"upgrade": RequestField.UPGRADE,
+    b"te": RequestField.TE,
+    b"keep-alive": RequestField.HOP_BY_HOP,
+    b"proxy-connection": RequestField.HOP_BY_HOP,
+    b"http2-settings": RequestField.HOP_BY_HOP,
+    b"x-forwarded-for": RequestField.FORWARDED_FOR,
+    b"endpoint-load-metrics-request": RequestField.OPT_IN,
+}
+RESPONSE_FIELDS: dict[bytes, ResponseField] = {
+    b"content-length": ResponseField.CONTENT_LENGTH,
+    b"transfer-encoding": ResponseField.TRANSFER_ENCODING,
+    b"connection": ResponseField.CONNECTION,
+    b"upgrade": ResponseField.UPGRADE,
+    b"te": ResponseField.HOP_BY_HOP,
+    b"keep-alive": ResponseField.HOP_BY_HOP,
+    b"proxy-connection": ResponseField.HOP_BY_HOP,
+    b"http2-settings": ResponseField.HOP_BY_HOP,
+    b"endpoint-load-metrics": ResponseField.LOAD_REPORT,
+    b"endpoint-load-metrics-bin": ResponseField.LOAD_REPORT,
+    b"endpoint-load-metrics-json": ResponseField.LOAD_REPORT,
+    b"x-kubernetes-pf-prioritylevel-uid": ResponseField.PRIORITY_LEVEL,
+}
+
+# Lines that hold secrets are not kept; neither are long ones, so that the memo stays small.
+_UNKEPT = frozenset(
+    (b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"sec-websocket-protocol")
+)
+_KEPT_LINES = 4096
+_KEPT_LENGTH = 256
+
+
+class LineMemo(dict[bytes, int]):
+    """Field line → what it is. `memo[line]` validates and classifies a line that it has not seen.
+
+    Raises `ProtocolError` (made by `error`) for a line that is no field line. Bounded: emptied when full.
+    """
+
+    def __init__(
+        self,
+        fields: dict[bytes, int],
+        error: type[ProtocolError],
+        identity: Callable[[bytes], object] | None = None,
+    ) -> None:
+        super().__init__()
+        self._fields = fields
+        self._error = error
+        self._identity = identity
+
+    def __missing__(self, line: bytes) -> int:
+        match = _FIELD_LINE.fullmatch(line)
+        if match is None:
+            raise self._error("malformed field line (RFC 9112 section 5)")
+        name = match[1].lower()
+        kind = self._fields.get(name, 0)
+        if not kind and self._identity is not None and self._identity(name) is not None:
+            kind = RequestField.IDENTITY
+        if len(line) <= _KEPT_LENGTH and name not in _UNKEPT:
+            if len(self) >= _KEPT_LINES:
+                self.clear()
+            self[line] = kind
+        return kind
+
+
+def request_memo(identity: Callable[[bytes], object] | None = None) -> LineMemo:
+    """A memo for request lines. `identity` tells of a lower-case name whether it is an identity field."""
+    return LineMemo(dict(REQUEST_FIELDS), RequestError, identity)
+
+
+def response_memo() -> LineMemo:
+    """A memo for response lines."""
+    return LineMemo(dict(RESPONSE_FIELDS), ResponseError)
+
+
+def field_value(line: bytes) -> bytes:
+    """The value of a valid field line without its outer blanks (RFC 9112 §5.1)."""
+    return line[line.index(b":") + 1 :].strip(b" \t")
+
+
+def field_name(line: bytes) -> bytes:
+    """The name of a valid field line, as sent."""
+    return line[: line.index(b":")]
+
+
+class HeadBuffer:
+    """Collects one head. Each byte is looked at once, however small the pieces it comes in.
+
+    `limit`: the most bytes of a head, its blank line left out. A bare LF is refused as soon as it is seen
+    (RFC 9112 §2.2), so that a caller who ends lines with LF alone does not wait for an answer.
+    """
+
+    __slots__ = ("_data", "_error", "_limit", "_scanned")
+
+    def __init__(self, limit: int, error: type[ProtocolError]) -> None:
+        self._data: bytearray | None = None
+        self._limit = limit
+        self._error = error
+        self._scanned = 0
+
+    def feed(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """The head without its blank line and what lies behind it, or None while it is incomplete."""
+        if self._data is None:
+            end = data.find(END_OF_HEAD)
+            if 0 <= end <= self._limit:
+                return data[:end], data[end + 4 :]
+            self._data = bytearray(data)
+        else:
+            self._data += data
+            end = self._data.find(END_OF_HEAD, max(0, self._scanned - 3))
+        size = len(self._data)
+        if end > self._limit or (end < 0 and size > self._limit + 4):
+            if self._error is RequestError:
+                raise RequestError(
+                    f"request line and headers exceed {self._limit} bytes", LocalReplyReason.HEADERS_TOO_LARGE
+                )
+            raise self._error(f"the head exceeds {self._limit} bytes")
+        if end >= 0:
+            found = bytes(self._data[:end]), bytes(self._data[end + 4 :])
+            self._data = None
+            return found
+        start = max(0, self._scanned - 1)
+        if self._data.count(b"\n", start) != self._data.count(CRLF, start) + (
+            start > 0 and self._data[start] == 0x0A
+        ):
+            raise self._error("bare LF in a head (RFC 9112 section 2.2)")
+        self._scanned = size
+        return None
+
+
+def split_request(block: bytes) -> tuple[bytes, bytes, bool, list[bytes]]:
+    """Split a request head, without its final blank line, into method, target, is-HTTP/1.0 and field lines.
+
+    Raises `RequestError` for a start line that RFC 9112 §3 does not allow, with one blank between its parts and a version
+    of 1.0 or 1.1 exactly. CONNECT is refused: kube-apiserver has no use for it and its 2xx would be a tunnel.
+    """
+    lines = block.split(CRLF)
+    start = lines[0]
+    try:
+        method, target, version = start.split(b" ")
+    except ValueError:
+        raise RequestError("malformed request line (RFC 9112 section 3)") from None
+    if version == b"HTTP/1.1":
+        old = False
+    elif version == b"HTTP/1.0":
+        old = True
+    elif _VERSION.fullmatch(version):
+        raise RequestError("HTTP/1.1 is spoken here", LocalReplyReason.VERSION_NOT_SUPPORTED)
+    else:
+        raise RequestError("malformed version in the request line (RFC 9112 section 2.3)")
+    if not _TARGET.fullmatch(target):
+        raise RequestError("malformed request target (RFC 9112 section 3.2)")
+    if not _TOKEN.fullmatch(method):
+        raise RequestError("malformed method (RFC 9110 section 9.1)")
+    if method == b"CONNECT":
+        raise RequestError("CONNECT is not served", LocalReplyReason.METHOD_NOT_ALLOWED)
+    if target[0] != 0x2F:
+        _check_other_target(method, target)
+    del lines[0]
+    return method, target, old, lines
+
+
+def _check_other_target(method: bytes, target: bytes) -> None:
+    """Targets that do not start with a slash: asterisk-form with OPTIONS and absolute-form pass (RFC 9112 §3.2)."""
+    if target == b"*" and method == b"OPTIONS":
+        return
+    if target[:7].lower() == b"http://" or target[:8].lower() == b"https://":
+        return
+    raise RequestError("malformed request target (RFC 9112 section 3.2)")
+
+
+def split_response(block: bytes) -> tuple[int, int, bytes, list[bytes]]:
+    """Split a response head, without its final blank line, into minor version, code, reason phrase and field lines.
+
+    Raises `ResponseError` for a status line that RFC 9112 §4 does not allow.
+    """
+    lines = block.split(CRLF)
+    match = _STATUS_LINE.fullmatch(lines[0])
+    if match is None:
+        raise ResponseError("malformed status line (RFC 9112 section 4)")
+    del lines[0]
+    return int(match[1]), int(match[2]), match[3], lines

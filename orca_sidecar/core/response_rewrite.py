@@ -1,0 +1,41 @@
+"""What goes downstream in place of a response head: the rules of the way out, on one screen.
+
+Removed: load reports of a backend in every spelling (always), hop-by-hop fields. Set: `Connection: close` where this
+connection ends with the response, and the load report that the sampler rendered. All other lines pass as sent.
+"""
+
+from __future__ import annotations
+
+from orca_sidecar.core.head import CRLF
+from orca_sidecar.core.response_head import ResponseHead
+
+_CONNECTION_CLOSE = b"Connection: close"
+# These say with Connection and Upgrade which protocol follows, or would be spoken (RFC 9110 §7.8, §15.5.22).
+_KEEPS_UPGRADE = (101, 426)
+
+
+def rewrite_response(head: ResponseHead, report_line: bytes, *, close: bool, http10: bool) -> bytes:
+    """The head to send downstream, with its blank line. `report_line` is a whole line with CRLF, or empty."""
+    lines = head.lines
+    gone = head.reports
+    if head.removable:
+        gone = gone + head.removable
+    if (head.connection or head.upgrade) and head.code not in _KEEPS_UPGRADE:
+        gone = gone + head.connection + head.upgrade
+    if http10 and head.chunked:
+        gone = gone + head.coding
+    if gone:
+        for index in sorted(gone, reverse=True):
+            del lines[index]
+    if close:
+        lines.append(_CONNECTION_CLOSE)
+    version = b"HTTP/1.0 %d %b\r\n" if http10 else b"HTTP/1.1 %d %b\r\n"
+    start = version % (head.code, head.reason)
+    if not lines:
+        return start + report_line + CRLF
+    return start + CRLF.join(lines) + CRLF + report_line + CRLF
+
+
+def may_trail(name: bytes) -> bool:
+    """Whether a field that is ordinary in a head may also stand in a response's trailers (`name` in lower case)."""
+    return name not in (b"set-cookie", b"trailer", b"www-authenticate") and not name.startswith(b"content-")

@@ -1,0 +1,324 @@
+"""One HTTP/1.1 connection of a caller: heads in, exchanges, and what the sidecar answers itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from orca_sidecar import metrics
+from orca_sidecar.core.errors import LocalReplyReason, RequestError, Termination, local_reply
+from orca_sidecar.core.head import END_OF_HEAD, HeadBuffer, field_value
+from orca_sidecar.core.identity import Caller
+from orca_sidecar.core.load_report import Format
+from orca_sidecar.core.opt_in import Refusal
+from orca_sidecar.core.request_head import RequestHead
+from orca_sidecar.core.request_info import RequestInfo, classify
+from orca_sidecar.core.request_rewrite import rewrite_request
+from orca_sidecar.proxy.exchange import Exchange
+from orca_sidecar.proxy.plane import Plane
+from orca_sidecar.proxy.sockets import READ_BUFFER, WRITE_HIGH_WATER
+from orca_sidecar.trust.contexts import peer_certificates
+
+# Bytes behind the current request (pipelined requests, or what a client sends before the 101) before reading stops.
+_AHEAD_LIMIT = 64 * 1024
+# How long bytes of a request that was answered early are read and thrown away, so that closing does not reset the
+# connection under the answer (RFC 9112 §9.6).
+_LINGER_SECONDS = 1.0
+
+_UPSTREAM_SLOW = 1
+_AHEAD = 2
+
+
+class DownstreamConnection(asyncio.BufferedProtocol):
+    """A caller's connection. It has at most one exchange at a time; what was sent ahead waits in order."""
+
+    __slots__ = (
+        "_ahead",
+        "_head_buffer",
+        "_pauses",
+        "_plane",
+        "caller",
+        "discarding",
+        "exchange",
+        "over_limit",
+        "peer",
+        "served",
+        "transport",
+        "waiting_since",
+        "write_paused",
+    )
+
+    transport: asyncio.Transport
+    caller: Caller
+
+    def __init__(self, plane: Plane, *, over_limit: bool) -> None:
+        self._plane = plane
+        self.over_limit = over_limit
+        self.exchange: Exchange | None = None
+        self.write_paused = False
+        self.discarding = False
+        self.served = 0
+        self.waiting_since = 0
+        self.peer = b""
+        self._ahead = b""
+        self._head_buffer: HeadBuffer | None = None
+        self._pauses = 0
+
+    # -- asyncio's side ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]).encode() if address else b"unknown"
+        self.caller = self._plane.trust.judge(*peer_certificates(transport.get_extra_info("ssl_object")))
+        self.waiting_since = time.monotonic_ns()
+        self._plane.connections.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return READ_BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(READ_BUFFER[:nbytes])
+        exchange = self.exchange
+        if exchange is None:
+            if not self.discarding:
+                self._on_head_data(data)
+        elif exchange.takes_request_data:
+            self._on_body_data(exchange, data)
+        else:
+            self._wait_behind(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._plane.connections.discard(self)
+        self._plane.cells[metrics.DOWNSTREAM_CONNECTIONS.offset] -= 1
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.on_downstream_closed()
+
+    def pause_writing(self) -> None:
+        """The caller is slow: stop reading what is meant for it."""
+        self.write_paused = True
+        if self.exchange is not None and self.exchange.upstream is not None:
+            self.exchange.upstream.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self.exchange is not None and self.exchange.upstream is not None:
+            self.exchange.upstream.resume_reading()
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _on_head_data(self, data: bytes) -> None:
+        """Bytes of a head, with no exchange under way."""
+        buffer = self._head_buffer
+        end = data.find(END_OF_HEAD) if buffer is None else -1
+        try:
+            if 0 <= end <= self._plane.header_bytes:
+                self._on_head(data[:end], data[end + 4 :])
+                return
+            if buffer is None:
+                buffer = self._head_buffer = HeadBuffer(self._plane.header_bytes, RequestError)
+                self.waiting_since = time.monotonic_ns()
+            found = buffer.feed(data)
+            if found is not None:
+                self._head_buffer = None
+                self._on_head(*found)
+        except RequestError as error:
+            self._refuse(error.reason, str(error))
+
+    def _on_head(self, block: bytes, rest: bytes) -> None:
+        """One whole head: decide where it goes. Raises `RequestError`."""
+        plane = self._plane
+        self.served += 1
+        head = RequestHead(block, plane.request_memo)
+        info = classify(head.method, head.target)
+        if self.over_limit:
+            raise RequestError("too many connections", LocalReplyReason.TOO_MANY_CONNECTIONS)
+        caller = self.caller
+        if caller.kind and not plane.trust.still_valid(caller, time.time()):
+            caller = self.caller = self._judge_again()
+        plane.cells[metrics.REQUESTS_BY_IDENTITY.offset + caller.kind] += 1
+        lines = head.lines
+        rules = plane.identity_rules
+        assertion = rules.assert_identity(
+            caller, [rules.field(lines[index]) for index in head.identity], lines
+        )
+        if assertion.stripped:
+            plane.cells[metrics.FORGED_IDENTITY_HEADERS_STRIPPED.offset + caller.kind] += assertion.stripped
+        if assertion.refusal:
+            plane.count_identity_refusal(assertion.refusal)
+            self._answer(LocalReplyReason.IDENTITY_REFUSED, assertion.refusal.message, head, rest)
+            return
+        if plane.not_ready and info.health_probe and head.target.partition(b"?")[0] == b"/readyz":
+            self._answer(LocalReplyReason.DRAINING, "shutting down", head, rest)
+            return
+        asked = self._asked_for(head, caller) if head.opt_in else None
+        exchange = self.exchange = Exchange(
+            plane,
+            self,
+            head,
+            info,
+            plane.pools[assertion.pool],
+            asked if isinstance(asked, Format) else None,
+            counted=not info.health_probe and plane.opt_in.counts(asked, caller.may_ask),
+        )
+        rest = exchange.begin(rewrite_request(head, self.peer, assertion.lines), rest)
+        if rest and self.exchange is exchange:
+            self._wait_behind(rest)
+
+    def _asked_for(self, head: RequestHead, caller: Caller) -> Format | Refusal:
+        plane = self._plane
+        asked = plane.opt_in.judge([field_value(head.lines[index]) for index in head.opt_in], caller.may_ask)
+        if isinstance(asked, Refusal):
+            plane.cells[metrics.LOAD_REPORT_REFUSALS.offset + asked] += 1
+        return asked
+
+    def _judge_again(self) -> Caller:
+        """The certificate's time is over, or the CA bundles changed since it was judged."""
+        return self._plane.trust.judge(*peer_certificates(self.transport.get_extra_info("ssl_object")))
+
+    def _on_body_data(self, exchange: Exchange, data: bytes) -> None:
+        try:
+            rest = exchange.on_request_data(data)
+        except RequestError as error:
+            exchange.fail_request(error)
+            return
+        if rest:
+            self._wait_behind(rest)
+
+    def _wait_behind(self, data: bytes) -> None:
+        """Bytes behind the current request: the next one, or a tunnel's, once it is known which."""
+        self._ahead += data
+        if len(self._ahead) > _AHEAD_LIMIT:
+            self._pause(_AHEAD)
+
+    # -- the exchange's side -------------------------------------------------------------------------------------
+
+    def finished(self, *, close: bool, linger: bool) -> None:
+        """The response was relayed or given. `linger`: bytes of its request may still be on their way."""
+        self.exchange = None
+        if close:
+            self._close_after_answer(linger=linger)
+            return
+        self.waiting_since = time.monotonic_ns()
+        if self._pauses:
+            self._resume(_UPSTREAM_SLOW)
+        if self._ahead:
+            # Not from here: a thousand pipelined requests must not become a thousand stack frames.
+            asyncio.get_running_loop().call_soon(self._next_ahead)
+
+    def _next_ahead(self) -> None:
+        data, self._ahead = self._ahead, b""
+        self._resume(_AHEAD)
+        if self.exchange is not None:
+            self._ahead = data
+        elif data and not self.discarding and not self.transport.is_closing():
+            self._on_head_data(data)
+
+    def on_tunnel(self) -> None:
+        """The 101 was relayed: what the caller sent before reading it belongs to the tunnel."""
+        data, self._ahead = self._ahead, b""
+        self._resume(_AHEAD)
+        if data and self.exchange is not None:
+            self._on_body_data(self.exchange, data)
+
+    def truncated(self, *, abort: bool) -> None:
+        """The response cannot be completed. `abort`: only a reset says so, since closing is how its length is told."""
+        self.exchange = None
+        self.discarding = True
+        if abort:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def close_when_flushed(self) -> None:
+        """Deliver what is queued, then close."""
+        self.exchange = None
+        self.discarding = True
+        self.transport.close()
+
+    def pause_for_upstream(self) -> None:
+        """The upstream takes no more for now."""
+        self._pause(_UPSTREAM_SLOW)
+
+    def resume_for_upstream(self) -> None:
+        """It takes more."""
+        self._resume(_UPSTREAM_SLOW)
+
+    def _pause(self, why: int) -> None:
+        if not self._pauses and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._pauses |= why
+
+    def _resume(self, why: int) -> None:
+        if self._pauses & why:
+            self._pauses &= ~why
+            if not self._pauses and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    # -- answers of the sidecar's own ----------------------------------------------------------------------------
+
+    def send_local_reply(self, reason: LocalReplyReason, message: str, method: bytes, *, close: bool) -> int:
+        """Write a `metav1.Status`; returns its code."""
+        answer = local_reply(reason, message)
+        self._plane.count_local_reply(answer, self.peer, message)
+        connection = b"Connection: close\r\n\r\n" if close else b"\r\n"
+        body = b"" if method == b"HEAD" else answer.body
+        self.transport.write(answer.head + connection + body)
+        return answer.code
+
+    def _answer(self, reason: LocalReplyReason, message: str, head: RequestHead, rest: bytes) -> None:
+        """Answer a well-formed request without asking the upstream. With a body it is the connection's last."""
+        close = head.wants_close or head.has_body or reason is LocalReplyReason.DRAINING
+        self._count_answered(self.send_local_reply(reason, message, head.method, close=close), head)
+        self._ahead = rest + self._ahead
+        self.finished(close=close, linger=head.has_body)
+
+    def _count_answered(self, code: int, head: RequestHead) -> None:
+        plane = self._plane
+        info: RequestInfo = classify(head.method, head.target)
+        plane.cells[plane.requests_slot(info, code)] += 1
+        plane.cells[metrics.TERMINATIONS.offset + Termination.LOCAL_REPLY] += 1
+
+    def _refuse(self, reason: LocalReplyReason, message: str) -> None:
+        """Answer what is no request; nothing behind it is read, since nobody can say where it begins."""
+        self.send_local_reply(reason, message, b"", close=True)
+        self._plane.cells[metrics.TERMINATIONS.offset + Termination.LOCAL_REPLY] += 1
+        self._close_after_answer(linger=True)
+
+    def _close_after_answer(self, *, linger: bool) -> None:
+        self.discarding = True
+        self._ahead = b""
+        if not linger or self.transport.is_closing():
+            self.transport.close()
+            return
+        if self._pauses:
+            self._pauses = 0
+            self.transport.resume_reading()
+        asyncio.get_running_loop().call_later(_LINGER_SECONDS, self.transport.close)
+
+    # -- the listener's side -------------------------------------------------------------------------------------
+
+    def sweep(self, now: int) -> None:
+        """Once a second: a head that does not come, or a connection that nobody uses. `now`: monotonic nanoseconds."""
+        if self.exchange is not None or self.discarding:
+            return
+        waited = now - self.waiting_since
+        if self._head_buffer is not None or not self.served:
+            if waited > self._plane.header_timeout_ns:
+                if self._head_buffer is not None:
+                    self._refuse(LocalReplyReason.HEADER_TIMEOUT, "the request's head did not come in time")
+                else:
+                    self.close_when_flushed()
+        elif waited > self._plane.idle_timeout_ns:
+            self.close_when_flushed()
+
+    def leave(self) -> None:
+        """The sidecar accepts no more: close if idle; an exchange under way ends with `Connection: close`."""
+        if self.exchange is None and self._head_buffer is None and not self._ahead and not self.discarding:
+            self.close_when_flushed()

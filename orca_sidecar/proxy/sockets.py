@@ -1,0 +1,55 @@
+"""Socket options of both sides, and the one read buffer that all connections of a process share."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+KEEPALIVE_SECONDS = 30
+KEEPALIVE_PROBES = 3
+USER_TIMEOUT_MS = 60_000
+
+# One buffer for every connection: the event loop fills it and the protocol copies out what it got before anything else
+# runs. Without it uvloop allocates 256 KiB a read, which glibc may serve by mmap and munmap each time (CPU doubles).
+READ_BUFFER = memoryview(bytearray(256 * 1024))
+
+# Bytes queued for a peer that reads too slowly before the other side is no longer read.
+WRITE_HIGH_WATER = 256 * 1024
+
+
+def tune(sock: socket.socket) -> None:
+    """TCP_NODELAY, keepalive and TCP_USER_TIMEOUT: a powered-off peer is noticed within about a minute.
+
+    A watch may be silent for an hour, so nothing but the kernel can tell. On Linux an accepted socket inherits all of
+    these from its listening socket.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_SECONDS),
+        ("TCP_KEEPINTVL", KEEPALIVE_SECONDS // KEEPALIVE_PROBES),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    ):
+        number = getattr(socket, option, None)
+        if number is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, number, value)
+
+
+def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
+    """A non-blocking listening TCP socket. Raises OSError, with the address in its text."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "::":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        tune(sock)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return sock

@@ -1,0 +1,283 @@
+"""Connections to the local kube-apiserver, and the pools that keep them.
+
+Two pools: one whose connections present the front-proxy client certificate, for requests on which an identity is asserted,
+and one without a certificate, for all others (kube-apiserver answers 401 to a request without identity on the former).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from orca_sidecar import metrics
+from orca_sidecar.core.pool_policy import Idle, plan
+from orca_sidecar.logs import RateLimited
+from orca_sidecar.proxy.sockets import READ_BUFFER, WRITE_HIGH_WATER, tune
+
+if TYPE_CHECKING:
+    from orca_sidecar.proxy.exchange import Exchange
+
+log = logging.getLogger(__name__)
+_limited = RateLimited(log)
+
+
+class UpstreamConnection(asyncio.BufferedProtocol):
+    """One HTTP/1.1 connection to kube-apiserver. It carries one exchange at a time."""
+
+    __slots__ = ("exchange", "idle_since", "pool", "transport", "used")
+
+    transport: asyncio.Transport
+
+    def __init__(self, pool: UpstreamPool) -> None:
+        self.pool = pool
+        self.exchange: Exchange | None = None
+        self.idle_since = 0
+        self.used = False
+
+    # -- asyncio's side ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.pool.all.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return READ_BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            # Bytes that nobody asked for: whatever they are, no later request may take them for its answer.
+            self.discard()
+            return
+        exchange.on_response_data(bytes(READ_BUFFER[:nbytes]))
+
+    def eof_received(self) -> bool:
+        """A close_notify: the peer says that what it sent is complete. A bare FIN does not come here."""
+        exchange = self.exchange
+        if exchange is not None:
+            exchange.on_upstream_closed(clean=True)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pool.forget(self)
+        exchange = self.exchange
+        if exchange is not None:
+            exchange.on_upstream_closed(clean=False)
+
+    def pause_writing(self) -> None:
+        if self.exchange is not None:
+            self.exchange.downstream.pause_for_upstream()
+
+    def resume_writing(self) -> None:
+        if self.exchange is not None:
+            self.exchange.downstream.resume_for_upstream()
+
+    # -- the exchange's side -------------------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        """The downstream is slow."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The downstream took what was queued."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def discard(self) -> None:
+        """Close without waiting for anything: this connection is not in order for another request."""
+        self.exchange = None
+        self.pool.forget(self)
+        self.transport.abort()
+
+    def close_when_flushed(self) -> None:
+        """Deliver what is queued, then close: the end of a tunnel."""
+        self.exchange = None
+        self.pool.forget(self)
+        self.transport.close()
+
+
+class UpstreamPool:
+    """A LIFO pool: the connection used last is the one least likely to have been closed meanwhile."""
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        host: str,
+        port: int,
+        server_name: str,
+        context: ssl.SSLContext,
+        connect_timeout: float,
+        minimum: int,
+        maximum: int,
+        idle_timeout: float,
+        cells: memoryview,
+    ) -> None:
+        self.all: set[UpstreamConnection] = set()
+        self._idle: list[UpstreamConnection] = []
+        self._waiters: deque[Exchange] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._spare = 0  # connections on their way that no request waits for
+        self._address = (host, port)
+        self._server_name = server_name
+        self._context = context
+        self._connect_timeout = connect_timeout
+        self._minimum = minimum
+        self._maximum = maximum
+        self._idle_timeout = idle_timeout
+        self._cells = cells
+        self._connects_ok = metrics.UPSTREAM_CONNECTS.slot(index, 0)
+        self._connects_error = metrics.UPSTREAM_CONNECTS.slot(index, 1)
+        self._active_slot = metrics.UPSTREAM_CONNECTIONS.slot(index, 0)
+        self._idle_slot = metrics.UPSTREAM_CONNECTIONS.slot(index, 1)
+        self._closed = False
+
+    def acquire(self, exchange: Exchange) -> UpstreamConnection | None:
+        """An idle connection at once, or None: then `exchange.on_upstream` or `.on_connect_failed` is called later."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
+                connection.exchange = exchange
+                return connection
+        self._waiters.append(exchange)
+        self._spawn(self._connect(None))
+        return None
+
+    def acquire_fresh(self, exchange: Exchange) -> None:
+        """Open a connection for this exchange alone: for the one retry of a safe request."""
+        self._spawn(self._connect(exchange))
+
+    def cancel(self, exchange: Exchange) -> None:
+        """The exchange no longer waits. Its connection, when it comes, goes to the next one or to the pool."""
+        if exchange in self._waiters:
+            self._waiters.remove(exchange)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Take back a connection whose last response was complete and whose request had been sent whole."""
+        connection.exchange = None
+        connection.used = True
+        if connection.transport.is_closing():
+            self.forget(connection)
+            return
+        self._offer(connection)
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """The connection is gone or will be."""
+        self.all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def sweep(self, now: int) -> None:
+        """Once a second: close the stale, warm the pool, publish the gauges. `now`: monotonic nanoseconds."""
+        idle = self._idle
+        decision = plan(
+            [Idle(connection.used, (now - connection.idle_since) / 1e9) for connection in idle],
+            self._spare,
+            minimum=0 if self._closed else self._minimum,
+            idle_timeout=self._idle_timeout,
+        )
+        for connection in [idle[index] for index in decision.close]:
+            self.forget(connection)
+            connection.transport.close()
+        for _ in range(decision.open):
+            self._spare += 1
+            self._spawn(self._connect_spare())
+        self.publish()
+
+    def publish(self) -> None:
+        """Write the gauges."""
+        self._cells[self._idle_slot] = len(self._idle)
+        self._cells[self._active_slot] = len(self.all) - len(self._idle)
+
+    async def close(self) -> None:
+        """Close every connection and wait for what is on its way."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self.all):
+            connection.discard()
+        self.publish()
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _offer(self, connection: UpstreamConnection) -> None:
+        """To the request that has waited longest, else to the pool."""
+        while self._waiters:
+            exchange = self._waiters.popleft()
+            connection.exchange = exchange
+            exchange.on_upstream(connection, reused=connection.used)
+            return
+        if self._closed or len(self._idle) >= self._maximum:
+            self.forget(connection)
+            connection.transport.close()
+            return
+        connection.idle_since = time.monotonic_ns()
+        self._idle.append(connection)
+
+    def _spawn(self, coroutine: object) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type,var-annotated]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect_spare(self) -> None:
+        try:
+            connection = await self._open()
+        except OSError as error:
+            _limited.warning("connect", "upstream connection failed: %s", error)
+        else:
+            self._offer(connection)
+        finally:
+            self._spare -= 1
+
+    async def _connect(self, exchange: Exchange | None) -> None:
+        """For a request that waits: the first in line, or the one given."""
+        try:
+            connection = await self._open()
+        except OSError as error:
+            _limited.warning("connect", "upstream connection failed: %s", error)
+            if exchange is None and self._waiters:
+                exchange = self._waiters.popleft()
+            if exchange is not None:
+                exchange.on_connect_failed()
+            return
+        if exchange is None or exchange.is_over:
+            self._offer(connection)
+        else:
+            connection.exchange = exchange
+            exchange.on_upstream(connection, reused=False)
+
+    async def _open(self) -> UpstreamConnection:
+        """Connect and shake hands. Every failure is an OSError (TimeoutError and ssl.SSLError are), and counted."""
+        loop = asyncio.get_running_loop()
+        host = self._address[0]
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            tune(sock)
+            async with asyncio.timeout(self._connect_timeout):
+                await loop.sock_connect(sock, self._address)
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self),
+                    sock=sock,
+                    ssl=self._context,
+                    server_hostname=self._server_name,
+                    ssl_handshake_timeout=self._connect_timeout,
+                )
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, OSError):
+                self._cells[self._connects_error] += 1
+            raise
+        self._cells[self._connects_ok] += 1
+        connection.idle_since = time.monotonic_ns()
+        return connection

@@ -1,0 +1,218 @@
+"""Start-up, and the processes: one for `workers: 1`, else a supervisor with a control process and N workers.
+
+Everything that can fail is tried before anything is served, and answered with one message and exit code 4. With several
+workers the supervisor itself runs no event loop: it forks from a clean, single-threaded process, so that all workers share
+the listening socket, the TLS contexts (and so the keys of session tickets) and the counters, and so that a worker that
+died is replaced by another fork while the others keep their connections.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from orca_sidecar import control, logs, worker
+from orca_sidecar.core.identity import IdentityRules
+from orca_sidecar.metrics import new_cells, reset_gauges
+from orca_sidecar.proxy import sockets
+from orca_sidecar.report_cell import ReportCell
+from orca_sidecar.runtime import Shared, Signals, run_loop
+from orca_sidecar.settings.schema import SidecarConfiguration
+from orca_sidecar.trust.contexts import server_context, upstream_contexts
+from orca_sidecar.trust.errors import TrustError
+from orca_sidecar.trust.store import TrustStore
+
+EXIT_FAILED_START = 4
+# A process that dies is replaced no sooner than this after its own start: no crash loop.
+_RESTART_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+
+log = logging.getLogger(__name__)
+
+
+def run(cfg: SidecarConfiguration) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code."""
+    logs.configure(cfg.logging.level, cfg.logging.format)
+    try:
+        raise_descriptor_limit(cfg.listener.max_connections)
+        shared = prepare(cfg)
+        sock = None
+        if cfg.mode == "proxy":
+            sock = sockets.listen(cfg.listener.address.host, cfg.listener.address.port)
+        if sock is not None and cfg.workers > 1:
+            return Supervisor(shared, sock).run()
+        run_loop(cfg.event_loop, lambda: serve_alone(shared, sock))
+    except (OSError, TrustError) as error:
+        log.error("cannot start: %s", error)
+        return EXIT_FAILED_START
+    return 0
+
+
+def prepare(cfg: SidecarConfiguration) -> Shared:
+    """Read certificates and make what all processes share. Raises OSError or TrustError."""
+    rules = IdentityRules(
+        cfg.front_proxy.username_headers,
+        cfg.front_proxy.group_headers,
+        cfg.front_proxy.uid_headers,
+        cfg.front_proxy.extra_headers_prefix,
+    )
+    trust = TrustStore.load(cfg, rules)
+    context, _ = server_context(cfg, trust)
+    if cfg.load_metrics.enabled and cfg.load_metrics.opt_in.gate == "open":
+        log.warning("loadMetrics.optIn.gate is open: whoever reaches the listener may learn this node's load")
+    return Shared(
+        configuration=cfg,
+        cells=new_cells(cfg.workers if cfg.mode == "proxy" else 1),
+        report=ReportCell(cfg.load_metrics.sampler.stale_after),
+        identity_rules=rules,
+        trust=trust,
+        server_context=context,
+        upstream_contexts=upstream_contexts(cfg),
+    )
+
+
+def raise_descriptor_limit(max_connections: int) -> None:
+    """Raise the soft limit of open files to the hard one; a connection needs two, one on each side."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < 2 * max_connections:
+        log.warning(
+            "the limit of open files is %d, below 2 x listener.maxConnections (%d): raise it, or lower the setting",
+            hard,
+            2 * max_connections,
+        )
+
+
+async def serve_alone(shared: Shared, sock: socket.socket | None) -> None:
+    """Data plane and control side in one process. Without `sock` (mode reporter) the control side alone."""
+    signals = Signals(signal.SIGTERM, signal.SIGINT)
+    shutdown = shared.configuration.shutdown
+    side = control.Control(shared, lambda: 1)
+    data_plane = worker.DataPlane(shared, 0, sock) if sock is not None else None
+    await side.start()
+    if data_plane is not None:
+        data_plane.start()
+    log.info("serving")
+    try:
+        await signals.leave.wait()
+        log.info("leaving")
+        side.leave()
+        if data_plane is not None:
+            await data_plane.leave(signals, shutdown.delay, shutdown.grace_period)
+        else:
+            await signals.pause(shutdown.delay)
+    finally:
+        if data_plane is not None:
+            await data_plane.close()
+        await side.close()
+
+
+class Supervisor:
+    """One control process and N workers, as forks of this process."""
+
+    def __init__(self, shared: Shared, sock: socket.socket) -> None:
+        self._shared = shared
+        self._sock = sock
+        self._running = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+        self._workers: dict[int, int] = {}
+        self._started: dict[int, float] = {}
+        self._control = 0
+        self._leaving = False
+
+    def run(self) -> int:
+        """Until all children are gone."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._leave())
+        self._control = self._fork_control()
+        if not self._control:
+            return EXIT_FAILED_START
+        for index in range(len(self._shared.cells)):
+            self._fork_worker(index)
+        log.info("serving with %d workers", len(self._workers))
+        while self._control or self._workers:
+            try:
+                pid, status = os.wait()
+            except ChildProcessError:
+                break
+            self._on_exit(pid, os.waitstatus_to_exitcode(status))
+        return 0
+
+    def _leave(self) -> None:
+        """The first signal asks all to leave; a second makes the workers leave at once."""
+        self._leaving = True
+        for pid in self._workers:
+            os.kill(pid, signal.SIGTERM)
+        if self._control:
+            os.kill(self._control, signal.SIGUSR1)
+
+    def _on_exit(self, pid: int, code: int) -> None:
+        if pid == self._control:
+            self._control = 0
+            if not self._leaving:
+                log.error("the control process ended (%d): replacing it", code)
+                self._wait_since(self._started.pop(pid))
+                self._control = self._fork_control()
+            return
+        index = self._workers.pop(pid)
+        self._running[0] = len(self._workers)
+        reset_gauges(self._shared.cells[index])
+        if not self._leaving:
+            log.error("worker %d ended (%d): replacing it", index, code)
+            self._wait_since(self._started.pop(pid))
+        if not self._leaving:
+            self._fork_worker(index)
+        elif not self._workers and self._control:
+            os.kill(self._control, signal.SIGTERM)
+
+    def _wait_since(self, started: float) -> None:
+        time.sleep(max(0.0, started + _RESTART_SECONDS - time.monotonic()))
+
+    def _fork_worker(self, index: int) -> None:
+        pid = self._fork(lambda: worker.serve(self._shared, index, self._sock))
+        self._workers[pid] = index
+        self._running[0] = len(self._workers)
+
+    def _fork_control(self) -> int:
+        """The control process's id once it serves; 0 if it could not start (it has said why)."""
+        reading, writing = os.pipe()
+
+        def started() -> None:
+            os.write(writing, b"1")
+
+        pid = self._fork(lambda: control.serve(self._shared, lambda: self._running[0], started))
+        os.close(writing)
+        ready = os.read(reading, 1)
+        os.close(reading)
+        return pid if ready else 0
+
+    def _fork(self, main: Callable[[], Coroutine[Any, Any, None]]) -> int:
+        pid = os.fork()
+        if pid:
+            self._started[pid] = time.monotonic()
+            return pid
+        code = 1
+        try:
+            # A terminal's ^C reaches every process of the group: the supervisor alone passes it on.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # Whoever ends the supervisor ends its children, even with SIGKILL.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            run_loop(self._shared.configuration.event_loop, main)
+            code = 0
+        except OSError as error:
+            log.error("cannot start: %s", error)
+            code = EXIT_FAILED_START
+        except BaseException:
+            log.exception("a process of the sidecar failed")
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
