@@ -8,7 +8,7 @@ single figure is NaN, infinite, empty or negative, and one whose rate or utiliza
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -62,18 +62,19 @@ class LoadReport:
     named_metrics: Mapping[str, float] = field(default_factory=dict)
     utilization: Mapping[str, float] = field(default_factory=dict)
 
+    def figures(self) -> Iterator[tuple[str, float]]:
+        """Every figure with its name in format TEXT: the scalars, then ``named_metrics.*`` and
+        ``utilization.*``."""
+        for name in FIELDS:
+            yield name, getattr(self, name)
+        for name, value in self.named_metrics.items():
+            yield f"named_metrics.{name}", value
+        for name, value in self.utilization.items():
+            yield f"utilization.{name}", value
+
     def checked(self) -> LoadReport | None:
         """The report with every figure in its proto range, or None if one is NaN, infinite or negative."""
-        scalars = (
-            self.application_utilization,
-            self.cpu_utilization,
-            self.mem_utilization,
-            self.rps_fractional,
-            self.eps,
-        )
-        if not (
-            _sound(scalars) and _sound(self.named_metrics.values()) and _sound(self.utilization.values())
-        ):
+        if not all(0 <= value < math.inf for _, value in self.figures()):
             return None
         return LoadReport(
             application_utilization=max(self.application_utilization, SMALLEST),
@@ -84,7 +85,3 @@ class LoadReport:
             named_metrics={name: value + 0.0 for name, value in self.named_metrics.items()},
             utilization={name: min(max(v, SMALLEST), 1.0) for name, v in self.utilization.items()},
         )
-
-
-def _sound(figures: Iterable[float]) -> bool:
-    return all(math.isfinite(figure) and figure >= 0 for figure in figures)

@@ -80,8 +80,7 @@ def render(
 
 def _text(report: LoadReport, separator: str, fields: Sequence[str]) -> bytes:
     pairs = [(name, getattr(report, name)) for name in fields]
-    pairs += [(f"named_metrics.{name}", value) for name, value in report.named_metrics.items()]
-    pairs += [(f"utilization.{name}", value) for name, value in report.utilization.items()]
+    pairs += [(name, value) for name, value in report.figures() if name not in FIELDS]
     return ", ".join(f"{name}{separator}{value:.4f}" for name, value in pairs).encode()
 
 
