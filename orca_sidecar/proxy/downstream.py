@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import cast
 
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReplyReason, RequestError, Termination, local_reply
@@ -67,8 +68,7 @@ class DownstreamConnection(asyncio.BufferedProtocol):
     # -- asyncio's side ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]).encode() if address else b"unknown"

@@ -12,7 +12,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from orca_sidecar import metrics
 from orca_sidecar.core.pool_policy import Idle, plan
@@ -42,8 +42,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     # -- asyncio's side ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.pool.all.add(self)
 
