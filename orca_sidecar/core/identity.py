@@ -161,6 +161,8 @@ class Caller:
     not_before: float = -inf
     not_after: float = inf
     generation: int = 0
+    detail: str = ""
+    """Why a certificate is UNVERIFIED, for logs."""
     may_ask: bool = field(init=False)
     """Passes the gate `frontProxy`."""
     unclaimed: Assertion = field(init=False)

@@ -1,0 +1,166 @@
+"""TLS server contexts that let every client certificate through the handshake, as kube-apiserver does.
+
+kube-apiserver only *asks* for a certificate in the handshake and verifies it later, so that an expired certificate
+gets a 401, or a good token beside it counts. Python's `ssl` knows no such mode: CERT_OPTIONAL aborts the handshake.
+OpenSSL has one, `SSL_VERIFY_PEER` with a callback that answers 1, and this module sets it through ctypes on the
+context's `SSL_CTX *`. OpenSSL still checks that the peer holds the certificate's key; whether anybody vouches for the
+certificate is left to `trust.store`.
+
+CPython gives no access to that pointer; it is read from where it has stood in every release, first after the object's
+head. That is an assumption about memory, so it is tested before it is used: `available()` runs this file as a process
+of its own, where a wrong guess can crash nothing that serves. It reads known values back out of a context through the
+pointer, and shakes hands with a client whose certificate nobody knows. Where that fails, CERT_OPTIONAL remains.
+"""
+
+from __future__ import annotations
+
+import _ssl
+import ctypes
+import functools
+import logging
+import os
+import ssl
+import subprocess
+import sys
+
+log = logging.getLogger(__name__)
+
+_SSL_VERIFY_PEER = 1
+_TEST_SECONDS = 60.0
+
+_VerifyCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+# Kept for good: OpenSSL keeps its address.
+_accept = _VerifyCallback(lambda preverified, store: 1)
+
+
+class UnavailableError(Exception):
+    """This Python cannot be made to accept any client certificate. The text says why."""
+
+
+def accept_any_client_certificate(context: ssl.SSLContext) -> None:
+    """Ask clients for a certificate, and complete the handshake whatever they show, or if they show none.
+
+    Only where `available()`. Raises `UnavailableError` if `context` is not what the test found.
+    """
+    libssl = _libssl()
+    pointer = _pointer(context, libssl)
+    libssl.SSL_CTX_set_verify(pointer, _SSL_VERIFY_PEER, _accept)
+    if context.verify_mode is not ssl.CERT_OPTIONAL:
+        raise UnavailableError("the mode that was set is not the mode that Python reads")
+
+
+@functools.cache
+def available() -> bool:
+    """Whether `accept_any_client_certificate` works here. Tested once a process (about 0.2 s), in another process."""
+    try:
+        # -I: neither the environment nor the working folder decides what is imported.
+        test = subprocess.run(
+            [sys.executable, "-I", __file__],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TEST_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        if test.returncode == 0:
+            return True
+        lines = test.stderr.decode(errors="replace").split("\n")
+        reason = next((line for line in reversed(lines) if line), f"exit code {test.returncode}")
+    log.warning("client certificates are left to OpenSSL, which aborts those it does not know: %s", reason)
+    return False
+
+
+def _libssl() -> ctypes.CDLL:
+    """The libssl that the `ssl` module itself uses, whether linked dynamically or into the extension."""
+    libssl = ctypes.CDLL(getattr(_ssl, "__file__", None))
+    try:
+        libssl.SSL_CTX_get_verify_mode.argtypes = [ctypes.c_void_p]
+        libssl.SSL_CTX_set_verify.argtypes = [ctypes.c_void_p, ctypes.c_int, _VerifyCallback]
+        libssl.SSL_CTX_set_verify.restype = None
+    except AttributeError as error:
+        raise UnavailableError("libssl's functions cannot be reached") from error
+    return libssl
+
+
+def _pointer(context: ssl.SSLContext, libssl: ctypes.CDLL) -> int:
+    """The context's `SSL_CTX *`, once what is read through it agrees with what Python says about the context."""
+    offset = object.__basicsize__
+    if _ssl._SSLContext.__basicsize__ < offset + ctypes.sizeof(ctypes.c_void_p):
+        raise UnavailableError("the context object is too small to hold a pointer")
+    pointer = ctypes.c_void_p.from_address(id(context) + offset).value
+    if not pointer or pointer % ctypes.alignment(ctypes.c_void_p):
+        raise UnavailableError("no pointer where the context's should be")
+    for mode in (ssl.CERT_NONE, ssl.CERT_REQUIRED, ssl.CERT_OPTIONAL):
+        context.verify_mode = mode
+        expected = {ssl.CERT_NONE: 0, ssl.CERT_OPTIONAL: 1, ssl.CERT_REQUIRED: 3}[mode]
+        if libssl.SSL_CTX_get_verify_mode(pointer) != expected:
+            raise UnavailableError("the pointer does not lead to the context")
+    return pointer
+
+
+def _test() -> None:
+    """Both TLS versions, a certificate that nobody knows and that has expired. Raises on any disagreement."""
+    certificate, certificate_file = _stranger()
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(certificate_file)
+        server.maximum_version = version
+        accept_any_client_certificate(server)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.verify_mode = ssl.CERT_NONE
+        client.load_cert_chain(certificate_file)
+        if _shake_hands(server, client) != certificate:
+            raise UnavailableError("the certificate that arrived is not the one that was shown")
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes | None:
+    """A handshake in memory; returns the client's certificate as the server sees it, DER."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        server.wrap_bio(to_server, to_client, server_side=True),
+        client.wrap_bio(to_client, to_server),
+    ]
+    for _ in range(8):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return ends[0].getpeercert(binary_form=True)
+
+
+def _stranger() -> tuple[bytes, str]:
+    """A self-signed certificate that expired long ago: its DER, and a file of it and its key.
+
+    The file is in memory: there may be no folder to write to.
+    """
+    from datetime import UTC, datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nobody knows me")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2000, 1, 2, tzinfo=UTC))
+        .sign(key, hashes.SHA256())
+    )
+    descriptor = os.memfd_create("certificate")
+    os.write(descriptor, certificate.public_bytes(serialization.Encoding.PEM))
+    os.write(
+        descriptor,
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )
+    return certificate.public_bytes(serialization.Encoding.DER), f"/proc/self/fd/{descriptor}"
+
+
+if __name__ == "__main__":
+    _test()
