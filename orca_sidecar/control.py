@@ -18,7 +18,7 @@ from orca_sidecar.core.identity import Pool
 from orca_sidecar.load.apiserver_metrics import ApiserverMetrics
 from orca_sidecar.load.probe import Probe
 from orca_sidecar.load.sampler import Counters, Sampler, Totals
-from orca_sidecar.load.sources import LoadSources
+from orca_sidecar.load.sources import open_sources
 from orca_sidecar.runtime import Shared, Signals
 from orca_sidecar.trust.contexts import certificate_expiries
 
@@ -61,16 +61,18 @@ class Control:
         plain = shared.upstream_contexts[Pool.PLAIN]
         self._probe = Probe(cfg.upstream, lambda: plain)
         self._scraper: ApiserverMetrics | None = None
-        counters: Counters = ProxyCounters(shared.cells)
-        if cfg.mode == "reporter":
-            counters = self._scraper = ApiserverMetrics(cfg.upstream, lambda: plain)
-        self._sampler = Sampler(
-            cfg.load_metrics,
-            LoadSources(cfg.load_metrics.sampler),
-            counters,
-            shared.report,
-            ready=lambda: self._probe.ready and not self._leaving,
-        )
+        self._sampler: Sampler | None = None
+        if cfg.load_metrics.enabled:
+            counters: Counters = ProxyCounters(shared.cells)
+            if cfg.mode == "reporter":
+                counters = self._scraper = ApiserverMetrics(cfg.upstream, lambda: plain)
+            self._sampler = Sampler(
+                cfg.load_metrics,
+                open_sources(cfg.load_metrics.sampler),
+                counters,
+                shared.report,
+                ready=lambda: self._probe.ready and not self._leaving,
+            )
         self._admin = AdminServer(
             cfg.admin.address,
             metrics.Collector(shared.cells, [self._computed]),
@@ -82,10 +84,10 @@ class Control:
         """Bind the admin listener and begin to probe and sample. Raises OSError."""
         await self._admin.start()
         self._run(self._probe.run())
-        if self._shared.configuration.load_metrics.enabled:
+        if self._sampler is not None:
             self._run(self._sampler.run())
-            if self._scraper is not None:
-                self._run(self._scraper.run())
+        if self._scraper is not None:
+            self._run(self._scraper.run())
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -119,24 +121,19 @@ class Control:
         if self._shared.configuration.mode == "proxy":
             running = self._workers()
             conditions.insert(0, Condition("listener", running > 0, f"{running} worker(s)"))
-        if self._shared.configuration.load_metrics.enabled:
-            age = self._sampler_age()
-            conditions.append(
-                Condition("sampler", age < _SAMPLER_FRESH_SECONDS, self._sampler.detail or f"{age:.1f}s old")
-            )
+        if self._sampler is not None:
+            age = _age(self._sampler, self._started_ns)
+            conditions.append(Condition("sampler", age < _SAMPLER_FRESH_SECONDS, f"the last sample is {age:.1f}s old"))
         return conditions
 
-    def _sampler_age(self) -> float:
-        return (time.monotonic_ns() - (self._sampler.sampled_at_ns or self._started_ns)) / 1e9
-
     def _status(self) -> dict[str, object]:
-        report = self._sampler.latest
+        report = self._sampler.latest if self._sampler else None
         return {
             "mode": self._shared.configuration.mode,
             "workers": self._workers(),
             "upstream": self._probe.detail,
             "loadReport": dict(report.figures()) if report else None,
-            "loadReportWithheld": self._sampler.detail,
+            "loadReportWithheld": self._sampler.detail if self._sampler else "loadMetrics.enabled is false",
             "certificateExpiries": {
                 path: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
                 for path, at in certificate_expiries(self._shared.configuration)
@@ -150,11 +147,16 @@ class Control:
         yield metrics.CERTIFICATE_NOT_AFTER.metric(
             *(((path,), at) for path, at in certificate_expiries(self._shared.configuration))
         )
-        if self._shared.configuration.load_metrics.enabled:
-            yield metrics.SAMPLER_AGE.value(self._sampler_age())
+        if self._sampler is not None:
+            yield metrics.SAMPLER_AGE.value(_age(self._sampler, self._started_ns))
             report = self._sampler.latest
             if report is not None:
                 yield metrics.LOAD_REPORT.metric(*(((name,), value) for name, value in report.figures()))
+
+
+def _age(sampler: Sampler, started_ns: int) -> float:
+    """Seconds since the last sample; before the first, since the start."""
+    return (time.monotonic_ns() - (sampler.sampled_at_ns or started_ns)) / 1e9
 
 
 async def serve(shared: Shared, workers: Callable[[], int], started: Callable[[], None]) -> None:
