@@ -205,8 +205,7 @@ def reset_gauges(cells: Cells) -> None:
 
 
 class Collector(PrometheusCollector):
-    """All metrics for prometheus_client. `callbacks` are called at each scrape and return the `Computed`
-    ones."""
+    """All metrics, for prometheus_client. `callbacks` are called at each scrape for the `Computed` ones."""
 
     def __init__(
         self, all_cells: Sequence[Cells], callbacks: Iterable[Callable[[], Iterable[Metric]]] = ()
