@@ -97,13 +97,14 @@ class Pki:
         not_after: timedelta = DAY,
         path_length: int | None = None,
         is_ca: bool = True,
+        signs: bool = True,
         key_identifiers: bool = True,
         extensions: Iterable[tuple[x509.ExtensionType, bool]] = (),
     ) -> Authority:
         """An authority `name` with subject CN `cn` (default: `name`): a root, or an intermediate of `issuer`.
 
-        `private_key` re-issues an authority with a key it already has. `is_ca=False` makes one that may
-        not sign.
+        `private_key` re-issues an authority with a key it already has. `is_ca=False` and `signs=False` make ones that
+        may not sign, by their basic constraints and by their key usage.
         """
         private_key = private_key or new_key(key)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, cn or name)])
@@ -111,7 +112,7 @@ class Pki:
         builder = builder.add_extension(
             x509.BasicConstraints(ca=is_ca, path_length=path_length if is_ca else None), critical=True
         )
-        builder = builder.add_extension(_CA_KEY_USAGE, critical=True)
+        builder = builder.add_extension(_key_usage(signs), critical=True)
         if key_identifiers:
             builder = _with_key_identifiers(builder, private_key, issuer)
         for extension, critical in extensions:
@@ -314,14 +315,15 @@ def _general_name(text: str) -> x509.GeneralName:
         return x509.DNSName(text)
 
 
-_CA_KEY_USAGE = x509.KeyUsage(
-    digital_signature=True,
-    content_commitment=False,
-    key_encipherment=True,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
+def _key_usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=True,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
