@@ -65,7 +65,7 @@ def prepare(cfg: SidecarConfiguration) -> Shared:
         cfg.front_proxy.uid_headers,
         cfg.front_proxy.extra_headers_prefix,
     )
-    trust = TrustStore.load(cfg, rules)
+    trust = TrustStore.from_configuration(cfg, rules)
     context, _ = server_context(cfg, trust)
     if cfg.load_metrics.enabled and cfg.load_metrics.opt_in.gate == "open":
         log.warning("loadMetrics.optIn.gate is open: whoever reaches the listener may learn this node's load")

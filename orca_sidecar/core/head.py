@@ -10,8 +10,11 @@ and a scan of the block for control characters, and about 8 µs for a parser obj
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
+from operator import itemgetter
+from typing import Generic, TypeAlias, TypeVar
 
 from orca_sidecar.core.errors import LocalReplyReason, ProtocolError, RequestError, ResponseError
 
@@ -21,6 +24,7 @@ END_OF_HEAD = b"\r\n\r\n"
 # RFC 9110 §5.1 and §5.5. Stricter than the RFC's grammar for recipients: no obs-fold (RFC 9112 §5.2), no blank before the
 # colon (§5.1), no bare CR or LF (§2.2), no control character but HTAB. Bytes from 0x80 (obs-text) are opaque and pass.
 _FIELD_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([\t\x20-\x7e\x80-\xff]*)")
+_METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # Everything but controls and the blank: kube-apiserver takes raw UTF-8 and stray percent signs, so they pass as sent.
 _TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
@@ -87,54 +91,112 @@ RESPONSE_FIELDS: dict[bytes, ResponseField] = {
     b"x-kubernetes-pf-prioritylevel-uid": ResponseField.PRIORITY_LEVEL,
 }
 
-# Lines that hold secrets are not kept; neither are long ones, so that the memo stays small.
+# Lines that hold secrets are not kept; neither are long ones, nor those that are new with every message.
 _UNKEPT = frozenset(
-    (b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"sec-websocket-protocol")
+    (
+        b"authorization",
+        b"proxy-authorization",
+        b"cookie",
+        b"set-cookie",
+        b"sec-websocket-protocol",
+        b"sec-websocket-key",
+        b"x-request-id",
+        b"traceparent",
+        b"audit-id",
+    )
 )
 _KEPT_LINES = 4096
 _KEPT_LENGTH = 256
+_KEPT_LAYOUTS = 512
+
+LinePick: TypeAlias = Callable[[list[bytes]], Sequence[bytes]]
+"""Picks some lines out of a head's."""
+
+_L = TypeVar("_L")
 
 
-class LineMemo(dict[bytes, int]):
-    """Field line → what it is. `memo[line]` validates and classifies a line that it has not seen.
+class LineMemo(dict[bytes, int], Generic[_L]):
+    """Field line → what it is, and the sequence of what all lines of a head are → its layout.
 
-    Raises `ProtocolError` (made by `error`) for a line that is no field line. Bounded: emptied when full.
+    `memo[line]` validates and classifies a line that was not seen before, and raises `ProtocolError` (made by `error`) for
+    one that is no field line. A client sends its fields in the same order each time, so that what follows from
+    their order, which lines pass and where those stand that matter, is worked out once: `layout(lines)`.
+    Both memos are bounded: emptied when full.
     """
 
     def __init__(
         self,
-        fields: dict[bytes, int],
+        fields: Mapping[bytes, int],
         error: type[ProtocolError],
+        layout: Callable[[bytes], _L],
         identity: Callable[[bytes], object] | None = None,
     ) -> None:
         super().__init__()
+        self._names: dict[bytes, int] = dict(fields)
+        self._limit = len(fields) + _KEPT_LINES
         self._fields = fields
         self._error = error
+        self._make = layout
         self._identity = identity
+        self._layouts: dict[bytes, _L] = {}
+
+    def layout(self, lines: list[bytes]) -> _L:
+        """The layout of a head with these field lines. Raises `ProtocolError` for the first malformed line."""
+        kinds = bytes(map(self.__getitem__, lines))
+        layout = self._layouts.get(kinds)
+        if layout is None:
+            if len(self._layouts) >= _KEPT_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[kinds] = self._make(kinds)
+        return layout
 
     def __missing__(self, line: bytes) -> int:
         match = _FIELD_LINE.fullmatch(line)
         if match is None:
             raise self._error("malformed field line (RFC 9112 section 5)")
         name = match[1].lower()
-        kind = self._fields.get(name, 0)
-        if not kind and self._identity is not None and self._identity(name) is not None:
-            kind = RequestField.IDENTITY
+        kind = self._names.get(name)
+        if kind is None:
+            kind = self._classify(name)
         if len(line) <= _KEPT_LENGTH and name not in _UNKEPT:
             if len(self) >= _KEPT_LINES:
                 self.clear()
             self[line] = kind
         return kind
 
+    def _classify(self, name: bytes) -> int:
+        """What a field of a name is that was not seen before."""
+        kind = 0
+        if self._identity is not None and self._identity(name) is not None:
+            kind = int(RequestField.IDENTITY)
+        if len(self._names) >= self._limit:
+            self._names = dict(self._fields)
+        self._names[name] = kind
+        return kind
 
-def request_memo(identity: Callable[[bytes], object] | None = None) -> LineMemo:
-    """A memo for request lines. `identity` tells of a lower-case name whether it is an identity field."""
-    return LineMemo(dict(REQUEST_FIELDS), RequestError, identity)
 
+class Positions:
+    """Where the fields of each kind stand in a head, from `kinds`: a byte for each line."""
 
-def response_memo() -> LineMemo:
-    """A memo for response lines."""
-    return LineMemo(dict(RESPONSE_FIELDS), ResponseError)
+    def __init__(self, kinds: bytes) -> None:
+        self._kinds = kinds
+
+    def of(self, kind: int) -> tuple[int, ...]:
+        """The indices of the lines of one kind."""
+        return tuple(index for index, other in enumerate(self._kinds) if other == kind)
+
+    def lines(self, *kinds: int) -> LinePick:
+        """A function that picks the lines of these kinds out of a head, in order."""
+        return self.pick([index for index, other in enumerate(self._kinds) if other in kinds])
+
+    def pick(self, indices: Sequence[int]) -> LinePick:
+        """A function that picks the lines at `indices`; in C where there are several."""
+        if not indices:
+            return lambda lines: ()
+        if len(indices) == 1:
+            only = indices[0]
+            return lambda lines: (lines[only],)
+        return itemgetter(*indices)
 
 
 def field_value(line: bytes) -> bytes:
@@ -214,7 +276,7 @@ def split_request(block: bytes) -> tuple[bytes, bytes, bool, list[bytes]]:
         raise RequestError("malformed version in the request line (RFC 9112 section 2.3)")
     if not _TARGET.fullmatch(target):
         raise RequestError("malformed request target (RFC 9112 section 3.2)")
-    if not _TOKEN.fullmatch(method):
+    if method not in _METHODS and not _TOKEN.fullmatch(method):
         raise RequestError("malformed method (RFC 9110 section 9.1)")
     if method == b"CONNECT":
         raise RequestError("CONNECT is not served", LocalReplyReason.METHOD_NOT_ALLOWED)
@@ -239,8 +301,14 @@ def split_response(block: bytes) -> tuple[int, int, bytes, list[bytes]]:
     Raises `ResponseError` for a status line that RFC 9112 §4 does not allow.
     """
     lines = block.split(CRLF)
-    match = _STATUS_LINE.fullmatch(lines[0])
+    minor, code, reason = _status_line(lines[0])
+    del lines[0]
+    return minor, code, reason, lines
+
+
+@lru_cache(maxsize=256)
+def _status_line(line: bytes) -> tuple[int, int, bytes]:
+    match = _STATUS_LINE.fullmatch(line)
     if match is None:
         raise ResponseError("malformed status line (RFC 9112 section 4)")
-    del lines[0]
-    return int(match[1]), int(match[2]), match[3], lines
+    return int(match[1]), int(match[2]), match[3]

@@ -2,108 +2,140 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from orca_sidecar.core.errors import RequestError
 from orca_sidecar.core.framing import request_is_chunked
-from orca_sidecar.core.head import LineMemo, RequestField, field_value, split_request
+from orca_sidecar.core.head import (
+    REQUEST_FIELDS,
+    LineMemo,
+    LinePick,
+    Positions,
+    RequestField,
+    field_value,
+    split_request,
+)
+
+
+class RequestLayout:
+    """Which lines of a request head are what. The attributes that are functions pick their lines out of a head."""
+
+    __slots__ = (
+        "connection",
+        "content_length",
+        "forwarded_at",
+        "forwarded_for",
+        "has_hops",
+        "hosts",
+        "identity",
+        "is_framed",
+        "kept",
+        "kinds",
+        "opt_in",
+        "opt_ins",
+        "te",
+        "transfer_encoding",
+        "upgrade",
+    )
+
+    def __init__(self, kinds: bytes) -> None:
+        """`kinds`: a `RequestField` for each line."""
+        field = RequestField
+        at = Positions(kinds)
+        self.kinds = kinds
+        self.hosts = kinds.count(field.HOST)
+        self.opt_ins = kinds.count(field.OPT_IN)
+        self.is_framed = field.CONTENT_LENGTH in kinds or field.TRANSFER_ENCODING in kinds
+        self.has_hops = any(kind in kinds for kind in (field.CONNECTION, field.UPGRADE, field.TE))
+        self.identity = at.lines(field.IDENTITY)
+        self.opt_in = at.lines(field.OPT_IN)
+        self.forwarded_for = at.lines(field.FORWARDED_FOR)
+        self.content_length = at.lines(field.CONTENT_LENGTH)
+        self.transfer_encoding = at.lines(field.TRANSFER_ENCODING)
+        self.connection = at.lines(field.CONNECTION)
+        self.upgrade = at.lines(field.UPGRADE)
+        self.te = at.lines(field.TE)
+        passing = (field.ORDINARY, field.HOST, field.CONTENT_LENGTH, field.TRANSFER_ENCODING)
+        forwarded = at.of(field.FORWARDED_FOR)[:1]
+        kept = [index for index, kind in enumerate(kinds) if kind in passing or index in forwarded]
+        self.forwarded_at = kept.index(forwarded[0]) if forwarded else -1
+        """Place of the first X-Forwarded-For among the lines that `kept` picks, or -1."""
+        self.kept = at.pick(kept)
+        """What passes as sent, and the first X-Forwarded-For."""
 
 
 class RequestHead:
-    """One request head, validated. `lines` are the field lines as sent; `notable` the indices of those that matter."""
+    """One request head, validated. `lines` are the field lines as sent."""
 
     __slots__ = (
         "chunked",
-        "connection",
         "content_length",
-        "forwarded_for",
         "http10",
-        "identity",
+        "layout",
         "lines",
         "method",
-        "opt_in",
-        "removable",
         "target",
-        "te",
-        "upgrade",
+        "upgrades",
         "wants_close",
     )
 
-    def __init__(self, block: bytes, memo: LineMemo) -> None:
+    def __init__(self, block: bytes, memo: LineMemo[RequestLayout]) -> None:
         """Parse `block`: a head without its final blank line.
 
-        Raises `RequestError` for whatever two parsers could read apart: RFC 9112 §3.2 (Host), §5 (fields), §6.3 (length).
+        Raises `RequestError` for whatever two parsers could read apart: RFC 9112 §3.2 (Host), §5 (fields), §6.3
+        (length).
         """
         self.method, self.target, self.http10, self.lines = split_request(block)
-        lines = self.lines
-        kinds = [*map(memo.__getitem__, lines)]
+        layout = self.layout = memo.layout(self.lines)
+        if layout.hosts != 1 and not (layout.hosts == 0 and self.http10):
+            raise RequestError("one Host field is required (RFC 9112 section 3.2)")
         self.chunked = False
         self.content_length = 0
+        self.upgrades = False
+        """It asks for another protocol (RFC 9110 §7.8)."""
         self.wants_close = self.http10
-        self.upgrade: list[int] = []
-        self.connection: list[int] = []
-        self.forwarded_for: list[int] = []
-        self.opt_in: list[int] = []
-        self.identity: list[int] = []
-        self.te: list[int] = []
-        self.removable: list[int] = []
-        hosts = 0
-        lengths: list[bytes] = []
-        codings: list[bytes] = []
-        for index, kind in enumerate(kinds):
-            if not kind:
-                continue
-            if kind == RequestField.HOST:
-                hosts += 1
-            elif kind == RequestField.IDENTITY:
-                self.identity.append(index)
-            elif kind == RequestField.FORWARDED_FOR:
-                self.forwarded_for.append(index)
-            elif kind == RequestField.OPT_IN:
-                self.opt_in.append(index)
-            elif kind == RequestField.CONTENT_LENGTH:
-                lengths.append(field_value(lines[index]))
-            elif kind == RequestField.TRANSFER_ENCODING:
-                codings.append(field_value(lines[index]))
-            elif kind == RequestField.CONNECTION:
-                self.connection.append(index)
-            elif kind == RequestField.UPGRADE:
-                self.upgrade.append(index)
-            elif kind == RequestField.TE:
-                self.te.append(index)
-            else:
-                self.removable.append(index)
-        if hosts != 1 and not (hosts == 0 and self.http10):
-            raise RequestError("one Host field is required (RFC 9112 section 3.2)")
-        if lengths or codings:
+        if layout.is_framed:
             self.chunked, self.content_length = request_is_chunked(
-                lengths, codings, old=self.http10, error=RequestError
+                self._values(layout.content_length),
+                self._values(layout.transfer_encoding),
+                old=self.http10,
+                error=RequestError,
             )
-        if self.connection:
-            self._read_connection()
-        elif self.upgrade:
-            # Without a Connection that says so it is no upgrade (RFC 9110 section 7.8).
-            self.removable += self.upgrade
-            self.upgrade = []
-
-    def _read_connection(self) -> None:
-        values = [field_value(self.lines[index]).lower() for index in self.connection]
-        # As kube-apiserver has it: any value that contains the word.
-        asked = not self.http10 and any(b"upgrade" in value for value in values)
-        if self.upgrade and not (asked and self._upgrades_to_another_protocol()):
-            self.removable += self.upgrade
-            self.upgrade = []
-        if any(token.strip(b" \t") == b"close" for value in values for token in value.split(b",")):
-            self.wants_close = True
-
-    def _upgrades_to_another_protocol(self) -> bool:
-        """h2c is left away (RFC 9113 §3.1: obsolete), so that such a request is served as an ordinary one."""
-        offered = [
-            token.strip(b" \t").lower()
-            for index in self.upgrade
-            for token in field_value(self.lines[index]).split(b",")
-        ]
-        return any(token and token != b"h2c" for token in offered)
+        if layout.has_hops:
+            connection = [value.lower() for value in self._values(layout.connection)]
+            # As kube-apiserver has it: any Connection value that contains the word.
+            asked = not self.http10 and any(b"upgrade" in value for value in connection)
+            self.upgrades = asked and self._offers_another_protocol()
+            if any(token.strip(b" \t") == b"close" for value in connection for token in value.split(b",")):
+                self.wants_close = True
 
     @property
     def has_body(self) -> bool:
         """Body bytes follow the head."""
         return self.chunked or self.content_length > 0
+
+    @property
+    def accepts_trailers(self) -> bool:
+        """TE says trailers (RFC 9110 §10.1.4)."""
+        return any(
+            token.partition(b";")[0].strip(b" \t").lower() == b"trailers"
+            for value in self._values(self.layout.te)
+            for token in value.split(b",")
+        )
+
+    def _offers_another_protocol(self) -> bool:
+        """h2c does not count (RFC 9113 §3.1: obsolete), so that such a request is served as an ordinary one."""
+        offered = [
+            token.strip(b" \t").lower()
+            for value in self._values(self.layout.upgrade)
+            for token in value.split(b",")
+        ]
+        return any(token and token != b"h2c" for token in offered)
+
+    def _values(self, pick: LinePick) -> list[bytes]:
+        return [field_value(line) for line in pick(self.lines)]
+
+
+def request_memo(identity: Callable[[bytes], object] | None = None) -> LineMemo[RequestLayout]:
+    """A memo for request lines. `identity` tells of a lower-case name whether it is an identity field (not None)."""
+    return LineMemo(REQUEST_FIELDS, RequestError, RequestLayout, identity)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orca_sidecar.core.head import CRLF, field_value
+from orca_sidecar.core.head import CRLF, RequestField, field_value
 from orca_sidecar.core.request_head import RequestHead
 
 _CONNECTION_UPGRADE = b"Connection: Upgrade"
@@ -29,46 +29,48 @@ _NOT_IN_TRAILERS = frozenset(
 
 def rewrite_request(head: RequestHead, peer: bytes, identity: Sequence[bytes]) -> bytes:
     """The head to send upstream, as bytes. `peer` is the caller's address, `identity` complete lines without CRLF."""
-    lines = head.lines
-    gone = head.identity + head.opt_in
-    if head.removable:
-        gone += head.removable
-    forwarded = head.forwarded_for
-    if forwarded:
-        if len(forwarded) == 1:
-            line = lines[forwarded[0]]
-            lines[forwarded[0]] = line + b", " + peer if field_value(line) else line + b" " + peer
-        else:
-            # kube-apiserver's audit reads the first line only (net/http: Header.Get), so that all go into it.
-            values = [value for index in forwarded if (value := field_value(lines[index]))]
-            values.append(peer)
-            lines[forwarded[0]] = b"X-Forwarded-For: " + b", ".join(values)
-            gone += forwarded[1:]
-    if head.connection:
-        if head.upgrade:
-            lines[head.connection[0]] = _CONNECTION_UPGRADE
-            gone += head.connection[1:]
-        else:
-            gone += head.connection
-    if head.te:
-        if any(
-            token.partition(b";")[0].strip(b" \t").lower() == b"trailers"
-            for index in head.te
-            for token in field_value(lines[index]).split(b",")
-        ):
-            lines[head.te[0]] = _TE_TRAILERS
-            gone += head.te[1:]
-        else:
-            gone += head.te
-    if gone:
-        gone.sort(reverse=True)
-        for index in gone:
-            del lines[index]
-    if not forwarded:
+    layout = head.layout
+    lines = [*layout.kept(head.lines)] if not layout.has_hops else _with_hops(head)
+    if layout.forwarded_at >= 0:
+        at = layout.forwarded_at if not layout.has_hops else lines.index(layout.forwarded_for(head.lines)[0])
+        lines[at] = _forwarded(layout.forwarded_for(head.lines), peer)
+    else:
         lines.append(b"X-Forwarded-For: " + peer)
     lines += identity
     lines.append(b"\r\n")
-    return head.method + b" " + head.target + b" HTTP/1.1\r\n" + CRLF.join(lines)
+    return b"%b %b HTTP/1.1\r\n%b" % (head.method, head.target, CRLF.join(lines))
+
+
+def _forwarded(lines: Sequence[bytes], peer: bytes) -> bytes:
+    """One X-Forwarded-For line: kube-apiserver's audit reads the first line only (net/http's Header.Get)."""
+    if len(lines) == 1:
+        return lines[0] + (b", " if field_value(lines[0]) else b" ") + peer
+    values = [value for line in lines if (value := field_value(line))]
+    return b"X-Forwarded-For: " + b", ".join((*values, peer))
+
+
+def _with_hops(head: RequestHead) -> list[bytes]:
+    """The lines that pass where there are Connection, Upgrade or TE lines among them."""
+    field = RequestField
+    lines: list[bytes] = []
+    trailers = head.accepts_trailers
+    connection = head.upgrades
+    forwarded = True
+    for kind, line in zip(head.layout.kinds, head.lines, strict=True):
+        if kind in (field.ORDINARY, field.HOST, field.CONTENT_LENGTH, field.TRANSFER_ENCODING):
+            lines.append(line)
+        elif kind == field.FORWARDED_FOR and forwarded:
+            lines.append(line)
+            forwarded = False
+        elif kind == field.UPGRADE and head.upgrades:
+            lines.append(line)
+        elif kind == field.CONNECTION and connection:
+            lines.append(_CONNECTION_UPGRADE)
+            connection = False
+        elif kind == field.TE and trailers:
+            lines.append(_TE_TRAILERS)
+            trailers = False
+    return lines
 
 
 def may_trail(name: bytes) -> bool:

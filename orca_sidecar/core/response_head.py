@@ -4,83 +4,100 @@ from __future__ import annotations
 
 from orca_sidecar.core.errors import ResponseError
 from orca_sidecar.core.framing import content_length, is_chunked
-from orca_sidecar.core.head import LineMemo, ResponseField, field_value, split_response
+from orca_sidecar.core.head import (
+    RESPONSE_FIELDS,
+    LineMemo,
+    LinePick,
+    Positions,
+    ResponseField,
+    field_value,
+    split_response,
+)
+
+
+class ResponseLayout:
+    """Which lines of a response head are what. The attributes that are functions pick their lines out of a head."""
+
+    __slots__ = (
+        "connection",
+        "content_length",
+        "has_connection",
+        "has_upgrade",
+        "is_framed",
+        "kept",
+        "kept_upgrading",
+        "kinds",
+        "priority_level",
+        "reports",
+        "transfer_encoding",
+    )
+
+    def __init__(self, kinds: bytes) -> None:
+        """`kinds`: a `ResponseField` for each line."""
+        field = ResponseField
+        at = Positions(kinds)
+        self.kinds = kinds
+        self.reports = kinds.count(field.LOAD_REPORT)
+        self.is_framed = field.CONTENT_LENGTH in kinds or field.TRANSFER_ENCODING in kinds
+        self.has_connection = field.CONNECTION in kinds
+        self.has_upgrade = field.UPGRADE in kinds
+        self.content_length = at.lines(field.CONTENT_LENGTH)
+        self.transfer_encoding = at.lines(field.TRANSFER_ENCODING)
+        self.connection = at.lines(field.CONNECTION)
+        self.priority_level = at.lines(field.PRIORITY_LEVEL)
+        passing = (field.ORDINARY, field.CONTENT_LENGTH, field.TRANSFER_ENCODING, field.PRIORITY_LEVEL)
+        self.kept = at.lines(*passing)
+        """What passes as sent."""
+        self.kept_upgrading = at.lines(*passing, field.CONNECTION, field.UPGRADE)
+        """What passes where another protocol is spoken of (101, 426)."""
 
 
 class ResponseHead:
-    """One response head, validated. `lines` are the field lines as sent."""
+    """One response head, validated. `lines` are the field lines as sent.
 
-    __slots__ = (
-        "chunked",
-        "code",
-        "coding",
-        "connection",
-        "length",
-        "lines",
-        "persistent",
-        "priority_level",
-        "reason",
-        "removable",
-        "reports",
-        "says_close",
-        "upgrade",
-    )
+    `length` is None without a Content-Length. `persistent`: the connection may serve another request afterwards, as
+    far as the head tells (RFC 9112 §9.3). `says_close`: it has `Connection: close`.
+    """
 
-    def __init__(self, block: bytes, memo: LineMemo) -> None:
-        """Parse `block`: a head without its final blank line. Raises `ResponseError` for ambiguous framing.
+    __slots__ = ("chunked", "code", "layout", "length", "lines", "persistent", "reason", "says_close")
 
-        `length` is None without a Content-Length. `persistent`: the connection may serve another request afterwards,
-        as far as the head tells (RFC 9112 §9.3).
-        """
+    def __init__(self, block: bytes, memo: LineMemo[ResponseLayout]) -> None:
+        """Parse `block`: a head without its final blank line. Raises `ResponseError` for ambiguous framing."""
         minor, self.code, self.reason, self.lines = split_response(block)
-        lines = self.lines
-        kinds = [*map(memo.__getitem__, lines)]
-        self.connection: list[int] = []
-        self.upgrade: list[int] = []
-        self.reports: list[int] = []
-        self.removable: list[int] = []
-        self.priority_level = b""
-        self.says_close = False
+        layout = self.layout = memo.layout(self.lines)
         self.chunked = False
         self.length: int | None = None
-        lengths: list[bytes] = []
-        self.coding: list[int] = []
-        for index, kind in enumerate(kinds):
-            if not kind:
-                continue
-            if kind == ResponseField.CONTENT_LENGTH:
-                lengths.append(field_value(lines[index]))
-            elif kind == ResponseField.TRANSFER_ENCODING:
-                self.coding.append(index)
-            elif kind == ResponseField.LOAD_REPORT:
-                self.reports.append(index)
-            elif kind == ResponseField.CONNECTION:
-                self.connection.append(index)
-            elif kind == ResponseField.UPGRADE:
-                self.upgrade.append(index)
-            elif kind == ResponseField.PRIORITY_LEVEL:
-                self.priority_level = field_value(lines[index])
-            else:
-                self.removable.append(index)
-        if lengths or self.coding:
-            self.chunked = is_chunked([field_value(lines[index]) for index in self.coding], ResponseError)
-            self.length = content_length(lengths, ResponseError)
+        self.says_close = False
+        self.persistent = minor == 1
+        if layout.is_framed:
+            self.chunked = is_chunked(self._values(layout.transfer_encoding), ResponseError)
+            self.length = content_length(self._values(layout.content_length), ResponseError)
             if self.chunked and (self.length is not None or minor == 0):
                 raise ResponseError(
                     "Transfer-Encoding beside Content-Length or on HTTP/1.0 (RFC 9112 section 6.3)"
                 )
-        keep_alive = minor == 1
-        if self.connection:
-            tokens = {
-                token.strip(b" \t").lower()
-                for index in self.connection
-                for token in field_value(lines[index]).split(b",")
-            }
-            self.says_close = b"close" in tokens
-            keep_alive = keep_alive and not self.says_close
-        self.persistent = keep_alive
+        if layout.has_connection:
+            values = self._values(layout.connection)
+            self.says_close = any(
+                token.strip(b" \t").lower() == b"close" for value in values for token in value.split(b",")
+            )
+            self.persistent = self.persistent and not self.says_close
 
     def has_no_body(self, method: bytes) -> bool:
         """No body follows, whatever the fields say (RFC 9112 §6.3 items 1 and 2)."""
         code = self.code
         return method == b"HEAD" or code == 204 or code == 304 or code < 200
+
+    @property
+    def priority_level(self) -> bytes:
+        """The UID of API Priority and Fairness' level, empty without one."""
+        values = self._values(self.layout.priority_level)
+        return values[0] if values else b""
+
+    def _values(self, pick: LinePick) -> list[bytes]:
+        return [field_value(line) for line in pick(self.lines)]
+
+
+def response_memo() -> LineMemo[ResponseLayout]:
+    """A memo for response lines."""
+    return LineMemo(RESPONSE_FIELDS, ResponseError, ResponseLayout)

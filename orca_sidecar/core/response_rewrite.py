@@ -6,6 +6,8 @@ connection ends with the response, and the load report that the sampler rendered
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orca_sidecar.core.head import CRLF
 from orca_sidecar.core.response_head import ResponseHead
 
@@ -16,24 +18,20 @@ _KEEPS_UPGRADE = (101, 426)
 
 def rewrite_response(head: ResponseHead, report_line: bytes, *, close: bool, http10: bool) -> bytes:
     """The head to send downstream, with its blank line. `report_line` is a whole line with CRLF, or empty."""
-    lines = head.lines
-    gone = head.reports
-    if head.removable:
-        gone = gone + head.removable
-    if (head.connection or head.upgrade) and head.code not in _KEEPS_UPGRADE:
-        gone = gone + head.connection + head.upgrade
+    layout = head.layout
+    lines: Sequence[bytes]
+    if layout.has_upgrade and head.code in _KEEPS_UPGRADE:
+        lines = layout.kept_upgrading(head.lines)
+    else:
+        lines = layout.kept(head.lines)
     if http10 and head.chunked:
-        gone = gone + head.coding
-    if gone:
-        for index in sorted(gone, reverse=True):
-            del lines[index]
+        coding = layout.transfer_encoding(head.lines)
+        lines = [line for line in lines if line not in coding]
     if close:
-        lines.append(_CONNECTION_CLOSE)
+        lines = [*lines, _CONNECTION_CLOSE]
     version = b"HTTP/1.0 %d %b\r\n" if http10 else b"HTTP/1.1 %d %b\r\n"
-    start = version % (head.code, head.reason)
-    if not lines:
-        return start + report_line + CRLF
-    return start + CRLF.join(lines) + CRLF + report_line + CRLF
+    fields = CRLF.join(lines) + CRLF if lines else b""
+    return version % (head.code, head.reason) + fields + report_line + CRLF
 
 
 def may_trail(name: bytes) -> bool:

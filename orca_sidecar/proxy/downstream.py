@@ -145,9 +145,7 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         plane.cells[metrics.REQUESTS_BY_IDENTITY.offset + caller.kind] += 1
         lines = head.lines
         rules = plane.identity_rules
-        assertion = rules.assert_identity(
-            caller, [rules.field(lines[index]) for index in head.identity], lines
-        )
+        assertion = rules.assert_identity(caller, [*map(rules.field, head.layout.identity(lines))], lines)
         if assertion.stripped:
             plane.cells[metrics.FORGED_IDENTITY_HEADERS_STRIPPED.offset + caller.kind] += assertion.stripped
         if assertion.refusal:
@@ -157,7 +155,7 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         if plane.not_ready and info.health_probe and head.target.partition(b"?")[0] == b"/readyz":
             self._answer(LocalReplyReason.DRAINING, "shutting down", head, rest)
             return
-        asked = self._asked_for(head, caller) if head.opt_in else None
+        asked = self._asked_for(head, caller) if head.layout.opt_ins else None
         exchange = self.exchange = Exchange(
             plane,
             self,
@@ -173,7 +171,7 @@ class DownstreamConnection(asyncio.BufferedProtocol):
 
     def _asked_for(self, head: RequestHead, caller: Caller) -> Format | Refusal:
         plane = self._plane
-        asked = plane.opt_in.judge([field_value(head.lines[index]) for index in head.opt_in], caller.may_ask)
+        asked = plane.opt_in.judge([*map(field_value, head.layout.opt_in(head.lines))], caller.may_ask)
         if isinstance(asked, Refusal):
             plane.cells[metrics.LOAD_REPORT_REFUSALS.offset + asked] += 1
         return asked

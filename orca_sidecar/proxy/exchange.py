@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReplyReason, RequestError, ResponseError, Termination
 from orca_sidecar.core.framing import LAST_CHUNK, NO_BODY, Body, ChunkedBody, LengthBody, UntilCloseBody
-from orca_sidecar.core.head import HeadBuffer
+from orca_sidecar.core.head import END_OF_HEAD, HeadBuffer
 from orca_sidecar.core.load_report import Format
 from orca_sidecar.core.request_head import RequestHead
 from orca_sidecar.core.request_info import RequestInfo
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from orca_sidecar.proxy.upstream import UpstreamConnection, UpstreamPool
 
 _TRAILER_LIMIT = 16 * 1024
+# Metrics' places, looked up once.
+_LOAD_BALANCED_REQUESTS = metrics.LOAD_BALANCED_REQUESTS.offset
+_LOAD_BALANCED_ERRORS = metrics.LOAD_BALANCED_ERRORS.offset
+_REPORTS_STRIPPED = metrics.BACKEND_REPORTS_STRIPPED.slot(metrics.Where.HEADER)
+_TERMINATIONS = metrics.TERMINATIONS.offset
+_UPGRADES = metrics.UPGRADES.offset
+_DURATIONS = metrics.REQUEST_DURATION.offset
+_DURATIONS_PER_VERB = metrics.REQUEST_DURATION.strides[0]
+_observe = metrics.REQUEST_DURATION.observe
+
 # Body bytes that wait for a connection; a caller that sends more meanwhile is not read.
 _PENDING_LIMIT = 64 * 1024
 
@@ -86,7 +96,7 @@ class Exchange:
         self._method = head.method
         self._http10 = head.http10
         self._closes = head.wants_close
-        self._upgrades = bool(head.upgrade)
+        self._upgrades = head.upgrades
         self._head_bytes = b""
         self._head_buffer: HeadBuffer | None = None
         self._pending: list[bytes] | None = None
@@ -106,7 +116,7 @@ class Exchange:
         self._in_flight = plane.in_flight_slot(info)
         cells[self._in_flight] += 1
         if counted:
-            cells[metrics.LOAD_BALANCED_REQUESTS.offset] += 1
+            cells[_LOAD_BALANCED_REQUESTS] += 1
         self._started_ns = monotonic_ns()
 
     # -- the way in ----------------------------------------------------------------------------------------------
@@ -196,18 +206,20 @@ class Exchange:
     def _on_head_data(self, data: bytes) -> None:
         self._retryable = False
         while True:
-            if self._head_buffer is None:
-                self._head_buffer = HeadBuffer(self._plane.header_bytes, ResponseError)
-            found = self._head_buffer.feed(data)
-            if found is None:
-                return
-            self._head_buffer = None
-            block, data = found
+            end = data.find(END_OF_HEAD) if self._head_buffer is None else -1
+            if 0 <= end <= self._plane.header_bytes:
+                block, data = data[:end], data[end + 4 :]
+            else:
+                if self._head_buffer is None:
+                    self._head_buffer = HeadBuffer(self._plane.header_bytes, ResponseError)
+                found = self._head_buffer.feed(data)
+                if found is None:
+                    return
+                self._head_buffer = None
+                block, data = found
             head = ResponseHead(block, self._plane.response_memo)
-            if head.reports:
-                self._plane.cells[metrics.BACKEND_REPORTS_STRIPPED.offset + metrics.Where.HEADER] += len(
-                    head.reports
-                )
+            if head.layout.reports:
+                self._plane.cells[_REPORTS_STRIPPED] += head.layout.reports
             if head.code >= 200 or head.code == 101:
                 break
             # Informational: another head follows (RFC 9110 section 15.2). HTTP/1.0 does not know them.
@@ -228,7 +240,7 @@ class Exchange:
         report = b""
         if self._report_format is not None:
             report = plane.report_line(self._report_format)
-        if head.priority_level and head.code == 429:
+        if head.code == 429 and head.priority_level:
             plane.count_priority_level(head.priority_level)
         closes = self._closes and not self.is_tunnel
         out = rewrite_response(head, report, close=closes, http10=self._http10)
@@ -251,7 +263,7 @@ class Exchange:
             self.is_tunnel = True
             self._reusable = False
             self._request_body = UntilCloseBody()
-            self._plane.cells[metrics.UPGRADES.offset] += 1
+            self._plane.cells[_UPGRADES] += 1
             self._plane.cells[self._in_flight] -= 1
             return UntilCloseBody()
         if head.has_no_body(self._method):
@@ -379,17 +391,14 @@ class Exchange:
         plane = self._plane
         cells = plane.cells
         if self.is_tunnel:
-            cells[metrics.UPGRADES.offset] -= 1
+            cells[_UPGRADES] -= 1
         else:
             cells[self._in_flight] -= 1
             if not self._info.long_running:
-                child = (
-                    metrics.REQUEST_DURATION.offset
-                    + self._info.verb_index * metrics.REQUEST_DURATION.strides[0]
-                )
-                metrics.REQUEST_DURATION.observe(cells, child, monotonic_ns() - self._started_ns)
+                child = _DURATIONS + self._info.verb_index * _DURATIONS_PER_VERB
+                _observe(cells, child, monotonic_ns() - self._started_ns)
         code = self._code
         if self._counted and (code == 429 or code >= 500):
-            cells[metrics.LOAD_BALANCED_ERRORS.offset] += 1
+            cells[_LOAD_BALANCED_ERRORS] += 1
         cells[plane.requests_slot(self._info, code)] += 1
-        cells[metrics.TERMINATIONS.offset + termination] += 1
+        cells[_TERMINATIONS + termination] += 1

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReply, ResponseError
-from orca_sidecar.core.head import ResponseField, field_name, request_memo, response_memo
+from orca_sidecar.core.head import ResponseField, field_name
 from orca_sidecar.core.identity import IdentityRules, Refusal
 from orca_sidecar.core.load_report import Format
 from orca_sidecar.core.opt_in import OptIn
 from orca_sidecar.core.opt_in import Refusal as OptInRefusal
+from orca_sidecar.core.request_head import request_memo
 from orca_sidecar.core.request_info import RequestInfo
 from orca_sidecar.core.request_rewrite import may_trail as may_trail_request
+from orca_sidecar.core.response_head import response_memo
 from orca_sidecar.core.response_rewrite import may_trail as may_trail_response
 from orca_sidecar.logs import RateLimited
 from orca_sidecar.report_cell import ReportCell
