@@ -8,7 +8,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Metric
 
@@ -19,8 +19,13 @@ from orca_sidecar.load.apiserver_metrics import ApiserverMetrics
 from orca_sidecar.load.probe import Probe
 from orca_sidecar.load.sampler import Counters, Sampler, Totals
 from orca_sidecar.load.sources import open_sources
+from orca_sidecar.publish.agent_check import AgentCheck
+from orca_sidecar.publish.credentials import CredentialFiles
 from orca_sidecar.runtime import Shared, Signals
 from orca_sidecar.trust.contexts import certificate_expiries
+
+if TYPE_CHECKING:
+    from orca_sidecar.publish.oob_grpc import OutOfBandServer
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +78,10 @@ class Control:
                 shared.report,
                 ready=lambda: self._probe.ready and not self._leaving,
             )
+        self._out_of_band: OutOfBandServer | None = None
+        self._agent_check: AgentCheck | None = None
+        if self._sampler is not None:
+            self._publish(self._sampler)
         self._admin = AdminServer(
             cfg.admin.address,
             metrics.Collector(shared.cells, [self._computed]),
@@ -80,9 +89,35 @@ class Control:
             self._status,
         )
 
+    def _publish(self, sampler: Sampler) -> None:
+        """The ways out besides the response header."""
+        cfg = self._shared.configuration
+        if cfg.load_metrics.out_of_band.enabled:
+            # Here, not at the top: gRPC's threads do not survive a fork, and without this option nobody pays for it.
+            from orca_sidecar.publish.oob_grpc import OutOfBandServer
+
+            self._out_of_band = OutOfBandServer(
+                cfg.load_metrics.out_of_band,
+                CredentialFiles(
+                    cfg.listener.tls.cert_file, cfg.listener.tls.key_file, cfg.front_proxy.client_ca_file
+                ),
+                self._shared.trust.judge,
+                sampler.encoded,
+            )
+        if cfg.load_metrics.agent_check.enabled:
+            self._agent_check = AgentCheck(
+                cfg.load_metrics.agent_check,
+                lambda: self._probe.ready and not self._leaving,
+                lambda: sampler.current(time.monotonic_ns()),
+            )
+
     async def start(self) -> None:
-        """Bind the admin listener and begin to probe and sample. Raises OSError."""
+        """Bind the listeners of this side and begin to probe and sample. Raises OSError, or ValueError for a bad file."""
         await self._admin.start()
+        if self._out_of_band is not None:
+            await self._out_of_band.start()
+        if self._agent_check is not None:
+            await self._agent_check.start()
         self._run(self._probe.run())
         if self._sampler is not None:
             self._run(self._sampler.run())
@@ -100,16 +135,20 @@ class Control:
             log.error("a control task ended", exc_info=error)
 
     def leave(self) -> None:
-        """Not ready from now on."""
+        """Not ready from now on; nothing is reported any more."""
         self._leaving = True
 
     async def close(self) -> None:
-        """Stop everything."""
+        """Stop everything; the agent-check last, since until then it answers `drain`."""
+        if self._out_of_band is not None:
+            await self._out_of_band.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._shared.report.withdraw()
         await self._admin.stop()
+        if self._agent_check is not None:
+            await self._agent_check.stop()
 
     # -- what the admin listener shows ---------------------------------------------------------------------------
 
@@ -123,12 +162,21 @@ class Control:
             conditions.insert(0, Condition("listener", running > 0, f"{running} worker(s)"))
         if self._sampler is not None:
             age = _age(self._sampler, self._started_ns)
-            conditions.append(Condition("sampler", age < _SAMPLER_FRESH_SECONDS, f"the last sample is {age:.1f}s old"))
+            conditions.append(
+                Condition("sampler", age < _SAMPLER_FRESH_SECONDS, f"the last sample is {age:.1f}s old")
+            )
         return conditions
 
     def _status(self) -> dict[str, object]:
         report = self._sampler.latest if self._sampler else None
+        cells = self._shared.cells
         return {
+            "version": __version__,
+            "uptimeSeconds": round((time.monotonic_ns() - self._started_ns) / 1e9),
+            "downstreamConnections": metrics.DOWNSTREAM_CONNECTIONS.total(cells),
+            "requestsInFlight": {
+                kind.name.lower(): metrics.REQUESTS_IN_FLIGHT.total(cells, kind) for kind in metrics.InFlight
+            },
             "mode": self._shared.configuration.mode,
             "workers": self._workers(),
             "upstream": self._probe.detail,

@@ -28,6 +28,8 @@ class Shared:
     report: ReportCell
     identity_rules: IdentityRules
     trust: TrustStore
+    secret: bytes
+    """The shared secret of the opt-in; empty with the other gates."""
     server_context: ssl.SSLContext
     upstream_contexts: tuple[ssl.SSLContext, ssl.SSLContext]
     """By `core.identity.Pool`: without a client certificate, and with the front-proxy client's."""

@@ -43,21 +43,23 @@ def run(cfg: SidecarConfiguration) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code."""
     logs.configure(cfg.logging.level, cfg.logging.format)
     try:
+        secret = shared_secret(cfg)
+        logs.configure(cfg.logging.level, cfg.logging.format, secrets=(secret.decode("utf-8", "replace"),))
         raise_descriptor_limit(cfg.listener.max_connections)
-        shared = prepare(cfg)
+        shared = prepare(cfg, secret)
         sock = None
         if cfg.mode == "proxy":
             sock = sockets.listen(cfg.listener.address.host, cfg.listener.address.port)
         if sock is not None and cfg.workers > 1:
             return Supervisor(shared, sock).run()
         run_loop(cfg.event_loop, lambda: serve_alone(shared, sock))
-    except (OSError, TrustError) as error:
+    except (OSError, ValueError, TrustError) as error:
         log.error("cannot start: %s", error)
         return EXIT_FAILED_START
     return 0
 
 
-def prepare(cfg: SidecarConfiguration) -> Shared:
+def prepare(cfg: SidecarConfiguration, secret: bytes = b"") -> Shared:
     """Read certificates and make what all processes share. Raises OSError or TrustError."""
     rules = IdentityRules(
         cfg.front_proxy.username_headers,
@@ -75,9 +77,18 @@ def prepare(cfg: SidecarConfiguration) -> Shared:
         report=ReportCell(cfg.load_metrics.sampler.stale_after),
         identity_rules=rules,
         trust=trust,
+        secret=secret,
         server_context=context,
         upstream_contexts=upstream_contexts(cfg),
     )
+
+
+def shared_secret(cfg: SidecarConfiguration) -> bytes:
+    """The content of `sharedSecretFile` without its last line end; empty with the other gates. Raises OSError."""
+    settings = cfg.load_metrics.opt_in
+    if settings.gate != "sharedSecret" or settings.shared_secret_file is None:
+        return b""
+    return settings.shared_secret_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
 
 
 def raise_descriptor_limit(max_connections: int) -> None:
@@ -208,7 +219,7 @@ class Supervisor:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             run_loop(self._shared.configuration.event_loop, main)
             code = 0
-        except OSError as error:
+        except (OSError, ValueError) as error:
             log.error("cannot start: %s", error)
             code = EXIT_FAILED_START
         except BaseException:

@@ -15,16 +15,12 @@ from orca_sidecar.runtime import Shared, Signals
 from orca_sidecar.settings.schema import SidecarConfiguration
 
 
-def opt_in(cfg: SidecarConfiguration) -> OptIn:
-    """The opt-in rules of a configuration. Raises OSError if the secret's file cannot be read."""
+def opt_in(cfg: SidecarConfiguration, secret: bytes) -> OptIn:
+    """The opt-in rules of a configuration."""
     settings = cfg.load_metrics
-    gate = Gate(settings.opt_in.gate)
-    secret = b""
-    if gate is Gate.SHARED_SECRET and settings.opt_in.shared_secret_file is not None:
-        secret = settings.opt_in.shared_secret_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
     return OptIn(
         enabled=settings.enabled,
-        gate=gate,
+        gate=Gate(settings.opt_in.gate),
         formats=tuple(Format[name] for name in settings.formats),
         secret=secret,
         count_all=settings.report.rps_scope == "all",
@@ -60,7 +56,7 @@ class DataPlane:
             report=shared.report,
             trust=shared.trust,
             identity_rules=shared.identity_rules,
-            opt_in=opt_in(cfg),
+            opt_in=opt_in(cfg, shared.secret),
             pools=(pools[0], pools[1]),
         )
         self.listener = Listener(
