@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-LOAD_BALANCER_NAME = "envoy"
+LOAD_BALANCER_NAME = "load-balancer"
 """Common name of the certificate that the load balancer presents to the sidecars."""
 
 
@@ -21,7 +21,7 @@ def write_pki(folder: Path) -> None:
     """Write authorities and leaves as PEM files `NAME.crt` and `NAME.key` (mode 0600) into `folder`.
 
     `ca` signs `apiserver` (DNS name kubernetes and, as with kubeadm, no 127.0.0.1) and `apiserver-lb` (what
-    clients meet: localhost, 127.0.0.1); `front-proxy-ca` signs `front-proxy-client` and `front-proxy-envoy`.
+    clients meet: localhost, 127.0.0.1); `front-proxy-ca` signs `front-proxy-client` and `load-balancer`.
     Valid for a day.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def write_pki(folder: Path) -> None:
     cluster.issue("apiserver", "kube-apiserver", server, ["kubernetes", "kubernetes.default.svc"])
     cluster.issue("apiserver-lb", "kube-apiserver", server, ["localhost", "127.0.0.1"])
     front_proxy.issue("front-proxy-client", "front-proxy-client", client)
-    front_proxy.issue("front-proxy-envoy", LOAD_BALANCER_NAME, client)
+    front_proxy.issue("load-balancer", LOAD_BALANCER_NAME, client)
 
 
 class _Authority:

@@ -89,14 +89,15 @@ class Demo:
         Raises InterruptedRunError, and aiohttp.ClientError if Envoy or a sidecar is gone.
         """
         third = self._seconds / 3
+        warm_up = min(1.0, third / 3)
         self._started = time.monotonic()
         load = OpenLoop(self._topology.client, self._topology.url, self._rate)
         driver = asyncio.create_task(load.run())
         try:
             # The first moments open connections; that is not what either phase is about.
-            await self._watch(min(1.0, third / 3), ROUND_ROBIN)
+            await self._watch(warm_up, ROUND_ROBIN)
             first = await self._read()
-            await self._watch(third, ROUND_ROBIN)
+            await self._watch(third - warm_up, ROUND_ROBIN)
             switched = await self._read()
             await self._topology.envoy.set_opt_in(True)
             await self._watch(third, WEIGHTED)
@@ -146,7 +147,7 @@ class Demo:
             to_client = _report(response.headers)
         url = f"https://{LOOPBACK}:{topology.nodes[0].port}{path}"
         async with (
-            topology.session("front-proxy-envoy") as as_envoy,
+            topology.session("load-balancer") as as_envoy,
             as_envoy.get(url, headers=OPT_IN, server_hostname="kubernetes") as response,
         ):
             return to_client, _report(response.headers)

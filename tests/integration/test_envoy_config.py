@@ -212,7 +212,7 @@ async def test_no_identity_header_of_a_client_arrives(front):
         assert arrived.values(b"authorization") == [b"Bearer t0ken"]
         assert arrived.values(b"impersonate-user") == [b"jane"]
         assert arrived.values(b"impersonate-group") == [b"a", b"b"]
-    assert upstream.peers == {"envoy"}
+    assert upstream.peers == {"load-balancer"}
 
 
 async def test_no_identity_header_arrives_with_an_upgrade(front):
@@ -413,7 +413,7 @@ async def test_a_client_certificate_does_not_hinder_a_token(front):
         )
         assert head.start_line == b"HTTP/1.1 200 OK"
     assert len(upstream.heads) == 2
-    assert upstream.peers == {"envoy"}  # never the client's
+    assert upstream.peers == {"load-balancer"}  # never the client's
 
 
 async def test_a_node_that_is_not_ready_gets_nothing(front):

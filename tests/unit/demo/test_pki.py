@@ -16,7 +16,7 @@ def test_leaves_are_signed_by_the_authority_that_each_side_trusts(tmp_path):
         "apiserver": "ca",
         "apiserver-lb": "ca",
         "front-proxy-client": "front-proxy-ca",
-        "front-proxy-envoy": "front-proxy-ca",
+        "load-balancer": "front-proxy-ca",
     }
     for leaf, issuer in issuers.items():
         certificate(tmp_path, leaf).verify_directly_issued_by(certificate(tmp_path, issuer))
@@ -24,7 +24,7 @@ def test_leaves_are_signed_by_the_authority_that_each_side_trusts(tmp_path):
 
 def test_names_and_usages(tmp_path):
     write_pki(tmp_path)
-    envoy = certificate(tmp_path, "front-proxy-envoy")
+    envoy = certificate(tmp_path, "load-balancer")
     (name,) = envoy.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     assert name.value == LOAD_BALANCER_NAME
     assert list(envoy.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [
