@@ -1,0 +1,1 @@
+"""The configuration file: its schema, what must hold in it, and how it is read."""
