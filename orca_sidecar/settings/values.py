@@ -122,10 +122,10 @@ class Duration:
             raise InvalidValueError(
                 f"is {shown(value)}, without a unit", f"write {value}s if seconds are meant"
             )
+        zero = value == 0 and not isinstance(value, bool)
+        text = value if isinstance(value, str) else ""
         try:
-            seconds = parse_duration(
-                "0" if value == 0 and value is not False else value if isinstance(value, str) else ""
-            )
+            seconds = parse_duration("0" if zero else text)
         except ValueError:
             raise InvalidValueError(f"is {shown(value)}, not a duration", allowed) from None
         if not parse_duration(self.at_least) <= seconds <= parse_duration(self.at_most):
