@@ -70,6 +70,12 @@ class Result:
         return found
 
 
+def least_possible(summary: Summary) -> float:
+    """The least max/mean of the same work: no balancer takes a node below its background load."""
+    mean = sum(summary.utilization.values()) / len(summary.utilization)
+    return max(1.0, max(BACKGROUND.values()) / mean) if mean else 1.0
+
+
 class Demo:
     """One run over a topology that is up."""
 
@@ -170,6 +176,8 @@ def _print_summary(result: Result) -> None:
     print("\n".join(render(result.before, f"before: {ROUND_ROBIN}")))
     print()
     print("\n".join(render(result.after, f"after: {WEIGHTED}")))
+    best = least_possible(result.after)
+    print(f"  the least possible, as background load does not move: {best:.2f}")
     print()
     print(f"  report seen by Envoy:  {result.report_to_envoy or 'none'}")
     print(f"  report seen by client: {result.report_to_client or 'none'}")
