@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -23,7 +22,7 @@ from orca_sidecar.core.identity import Caller, CallerKind, IdentityRules, Refusa
 from orca_sidecar.settings.schema import SidecarConfiguration
 from orca_sidecar.trust.errors import TrustError
 from orca_sidecar.trust.subject import read_subject
-from orca_sidecar.trust.verify import MAX_INTERMEDIATES, Authorities, Chain, UnverifiedError
+from orca_sidecar.trust.verify import Authorities, Chain, UnverifiedError, usable_intermediates
 
 REFUSAL_LIFETIME = 60.0
 """Seconds until a refused certificate is looked at again: it may not have been valid *yet*."""
@@ -160,7 +159,7 @@ class TrustStore:
         """
         leaf = x509.load_der_x509_certificate(leaf_der)
         subject = read_subject(leaf)
-        intermediates = _readable(chain_der)
+        intermediates = usable_intermediates(chain_der)
         reasons: list[str] = []
 
         def verify(authorities: Authorities | None) -> Chain | None:
@@ -191,15 +190,6 @@ class TrustStore:
         if proxy_chain is not None:
             return caller(CallerKind.UNLISTED, proxy_chain)
         raise UnverifiedError("; ".join(dict.fromkeys(reasons)))
-
-
-def _readable(chain_der: Sequence[bytes]) -> list[x509.Certificate]:
-    """The first few intermediates; one that cannot be parsed vouches for nobody."""
-    certificates = []
-    for der in chain_der[:MAX_INTERMEDIATES]:
-        with suppress(ValueError):
-            certificates.append(x509.load_der_x509_certificate(der))
-    return certificates
 
 
 def _keep(cache: dict[bytes, _Kept], key: bytes, value: _Kept) -> None:

@@ -13,8 +13,21 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from orca_sidecar.trust.errors import TrustError
-from orca_sidecar.trust.verify import Authorities, UnverifiedError
-from tests.pki import ANY, CLIENT, DAY, HOUR, NO_EKU, SERVER, Authority, Credential, Pki, elements, encode
+from orca_sidecar.trust.verify import MAX_INTERMEDIATES, Authorities, UnverifiedError, usable_intermediates
+from tests.pki import (
+    ANY,
+    CLIENT,
+    DAY,
+    HOUR,
+    NO_EKU,
+    SERVER,
+    Authority,
+    Credential,
+    Pki,
+    elements,
+    encode,
+    new_key,
+)
 
 V1 = x509.Version.v1
 KEYS = ["ecdsa", "rsa", "ed25519"]
@@ -40,7 +53,9 @@ def vouched(
     now: datetime | None = None,
 ) -> bool:
     """Whether `anchors` vouch for `leaf`; `sent`: what came beside it, by default its intermediates."""
-    intermediates = [credential.certificate for credential in (leaf.intermediates if sent is None else sent)]
+    intermediates = usable_intermediates(
+        credential.der for credential in (leaf.intermediates if sent is None else sent)
+    )
     authorities = Authorities([anchor.certificate for anchor in anchors])
     try:
         chain = authorities.verify(leaf.certificate, intermediates, now or pki.now)
@@ -310,12 +325,40 @@ def test_a_long_chain_ends(pki: Pki) -> None:
     assert not vouched(pki, pki.leaf(ca, cn="jane"), root)
 
 
-def test_version_1_and_ed25519_take_no_intermediates(pki: Pki, ca: Authority) -> None:
-    """Documented: where the check is made by hand, an authority must have issued the leaf itself."""
-    middle = pki.ca("middle", issuer=ca)
-    assert not vouched(pki, pki.leaf(middle, cn="jane", version=V1), ca)
-    root = pki.ca("root", key="ed25519")
-    assert not vouched(pki, pki.leaf(pki.ca("middle", issuer=root), cn="jane"), root)
+@pytest.mark.parametrize(("key", "version"), [("ecdsa", V1), ("ed25519", V1), ("ed25519", x509.Version.v3)])
+def test_intermediates_where_the_check_is_made_by_hand(pki: Pki, key: str, version: x509.Version) -> None:
+    root = pki.ca("root", key=key)
+    first = pki.ca("first", issuer=root)
+    second = pki.ca("second", issuer=first, path_length=0)
+    leaf = pki.leaf(second, cn="jane", version=version)
+    assert vouched(pki, leaf, pki.ca("other"), root, sent=[first, second])
+    assert vouched(pki, leaf, second, sent=[])
+    assert not vouched(pki, leaf, root, sent=[first])
+    assert not vouched(pki, leaf, root, sent=[second])
+    assert not vouched(pki, leaf, pki.ca("other-root", cn="root", key=key))
+    assert not vouched(pki, leaf, root, now=pki.now + 2 * DAY)
+    third = pki.ca("third", issuer=second)
+    assert not vouched(pki, pki.leaf(third, cn="jane", version=version), root), "path length 0"
+    no_ca = pki.ca("no-ca", issuer=root, is_ca=False)
+    assert not vouched(pki, pki.leaf(no_ca, cn="jane", version=version), root)
+
+
+def test_intermediates_that_are_of_use(pki: Pki, ca: Authority) -> None:
+    first, second = pki.ca("first", issuer=ca), pki.ca("second", issuer=ca)
+    assert usable_intermediates([b"", first.der, b"0\0", second.der]) == [
+        first.certificate,
+        second.certificate,
+    ]
+
+
+def test_one_name_and_key_is_tried_once(pki: Pki, ca: Authority) -> None:
+    """What a stranger can make the verifier do is bounded: no certificates that all issued each other."""
+    key = new_key()
+    web = [pki.ca(f"web-{number}", cn="web", private_key=key) for number in range(6)]
+    usable = usable_intermediates([each.der for each in (*web, pki.ca("last", issuer=ca))])
+    assert [certificate.subject.rfc4514_string() for certificate in usable] == ["CN=web", "CN=last"]
+    many = [pki.ca(f"ca-{number}", issuer=ca).der for number in range(MAX_INTERMEDIATES + 3)]
+    assert len(usable_intermediates(many)) == MAX_INTERMEDIATES
 
 
 # -- name constraints ------------------------------------------------------------------------------------------
