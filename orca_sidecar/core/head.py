@@ -108,6 +108,7 @@ _UNKEPT = frozenset(
 _KEPT_LINES = 4096
 _KEPT_LENGTH = 256
 _KEPT_LAYOUTS = 512
+_KEPT_FIELDS = 256  # a layout of a head with more lines is not kept: a head may have 200,000
 
 LinePick: TypeAlias = Callable[[list[bytes]], Sequence[bytes]]
 """Picks some lines out of a head's."""
@@ -145,9 +146,11 @@ class LineMemo(dict[bytes, int], Generic[_L]):
         kinds = bytes(map(self.__getitem__, lines))
         layout = self._layouts.get(kinds)
         if layout is None:
-            if len(self._layouts) >= _KEPT_LAYOUTS:
-                self._layouts.clear()
-            layout = self._layouts[kinds] = self._make(kinds)
+            layout = self._make(kinds)
+            if len(kinds) <= _KEPT_FIELDS:
+                if len(self._layouts) >= _KEPT_LAYOUTS:
+                    self._layouts.clear()
+                self._layouts[kinds] = layout
         return layout
 
     def __missing__(self, line: bytes) -> int:
@@ -169,9 +172,10 @@ class LineMemo(dict[bytes, int], Generic[_L]):
         kind = 0
         if self._identity is not None and self._identity(name) is not None:
             kind = int(RequestField.IDENTITY)
-        if len(self._names) >= self._limit:
-            self._names = dict(self._fields)
-        self._names[name] = kind
+        if len(name) <= _KEPT_LENGTH:
+            if len(self._names) >= self._limit:
+                self._names = dict(self._fields)
+            self._names[name] = kind
         return kind
 
 

@@ -124,13 +124,14 @@ class RequestHead:
         )
 
     def _offers_another_protocol(self) -> bool:
-        """h2c does not count (RFC 9113 §3.1: obsolete), so that such a request is served as an ordinary one."""
+        """A request that offers h2c (RFC 9113 §3.1: obsolete), alone or not, is served as an ordinary one: in its tunnel
+        requests would pass under no rule, on the connections that assert identities too."""
         offered = [
             token.strip(b" \t").lower()
             for value in self._values(self.layout.upgrade)
             for token in value.split(b",")
         ]
-        return any(token and token != b"h2c" for token in offered)
+        return any(offered) and b"h2c" not in offered
 
     def _values(self, pick: LinePick) -> list[bytes]:
         return [field_value(line) for line in pick(self.lines)]

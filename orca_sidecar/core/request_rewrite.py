@@ -37,6 +37,9 @@ def rewrite_request(head: RequestHead, peer: bytes, identity: Sequence[bytes]) -
     else:
         lines.append(b"X-Forwarded-For: " + peer)
     lines += identity
+    if not layout.hosts:
+        # An HTTP/1.0 request may come without, as HAProxy's health check does; as 1.1 it may not go (RFC 9112 §3.2).
+        lines.insert(0, b"Host:")
     lines.append(b"\r\n")
     return b"%b %b HTTP/1.1\r\n%b" % (head.method, head.target, CRLF.join(lines))
 

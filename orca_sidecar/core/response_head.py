@@ -76,6 +76,8 @@ class ResponseHead:
                 raise ResponseError(
                     "Transfer-Encoding beside Content-Length or on HTTP/1.0 (RFC 9112 section 6.3)"
                 )
+            if self.chunked and (self.code < 200 or self.code == 204):
+                raise ResponseError("Transfer-Encoding where no body can be (RFC 9112 section 6.1)")
         if layout.has_connection:
             values = self._values(layout.connection)
             self.says_close = any(
