@@ -85,7 +85,11 @@ class _Connection(asyncio.Protocol):
             transport.close()
             return
         transport.write(self._line())
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # HAProxy resets the connection as soon as it has the line
+            transport.close()
+            return
         self._linger = asyncio.get_running_loop().call_later(_LINGER, transport.close)
 
     def eof_received(self) -> bool:

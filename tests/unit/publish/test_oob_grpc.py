@@ -1,6 +1,7 @@
 """The out-of-band service, asked by gRPC's own client over mutual TLS."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,11 @@ async def read(call: Call) -> OrcaLoadReport:
     return OrcaLoadReport.FromString(data)
 
 
+async def read_for_ever(call: Call) -> None:
+    while True:
+        await read(call)
+
+
 async def test_a_report_at_once_and_then_one_an_interval(lab: Lab) -> None:
     await lab.start(minInterval="10ms")
     async with lab.channel(lab.balancer()) as channel:
@@ -145,12 +151,10 @@ async def test_a_name_taken_off_the_list_loses_its_stream(lab: Lab) -> None:
     await lab.start(minInterval="10ms")
     async with lab.channel(lab.balancer()) as channel:
         call = subscribe(channel)
-        reports = 0
+        await read(call)
+        lab.allowed.clear()
         with pytest.raises(aio.AioRpcError, match="may not ask for load reports"):
-            async for _ in call:
-                reports += 1
-                lab.allowed.clear()
-        assert reports
+            await read_for_ever(call)
         assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -227,3 +231,38 @@ async def test_an_address_in_use_is_said(lab: Lab) -> None:
     other = Lab(lab.folder, lab.pki, lab.ca, lab.front_proxy_ca)
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         await other.start(address=f"127.0.0.1:{server.port}")
+
+
+async def test_case_28_port_scans_leave_nothing_in_the_log(tmp_path: Path) -> None:
+    """In a process of its own: what gRPC's core writes to stderr is decided when it is loaded."""
+    pki = Pki(tmp_path)
+    leaf = pki.leaf(pki.ca("ca"), cn="apiserver", eku=SERVER)
+    front_proxy_ca = pki.ca("front-proxy-ca")
+    script = f"""
+import asyncio
+import sys
+from pathlib import Path
+from orca_sidecar.publish.credentials import CredentialFiles
+from orca_sidecar.publish.oob_grpc import OutOfBandServer
+from orca_sidecar.settings.load_metrics import OutOfBandSettings
+
+async def main():
+    files = (Path({str(leaf.cert_file)!r}), Path({str(leaf.key_file)!r}), Path({str(front_proxy_ca.cert_file)!r}))
+    settings = OutOfBandSettings.model_validate({{"address": "127.0.0.1:0"}})
+    server = OutOfBandServer(settings, CredentialFiles(*files), None, lambda now_ns: b"")
+    await server.start()
+    for sent in (b"", b"GET / HTTP/1.0\\r\\n\\r\\n", b"\\x16\\x03\\x01\\x00\\x05hello"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    await server.stop()
+
+asyncio.run(asyncio.wait_for(main(), 30))
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stderr=asyncio.subprocess.PIPE
+    )
+    _, written = await process.communicate()
+    assert (process.returncode, written.decode()) == (0, "")
