@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import random
+import select
 import socket
 import ssl
 import time
@@ -32,8 +33,9 @@ _OVER_LIMIT = 256
 # Out of descriptors or memory: wait, or the level-triggered readiness of the socket spins the loop.
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_PAUSE = 0.1
-# How long a connection is left to a worker that has fewer; then whoever is awake takes it.
-_COURTESY_SECONDS = 0.005
+# How long a connection is left to a worker that has fewer, and how often that is looked at; then whoever is awake takes it.
+_COURTESY_SECONDS = 0.05
+_COURTESY_STEP = 0.002
 
 _OPEN = metrics.DOWNSTREAM_CONNECTIONS.offset
 
@@ -60,6 +62,7 @@ class Listener:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._accepting = False
+        self._yielding_since = 0.0
         self._log = RateLimited(log)
 
     def start(self) -> None:
@@ -68,11 +71,11 @@ class Listener:
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
-    def _accept(self, *, courteous: bool = True) -> None:
+    def _accept(self) -> None:
         cells = self._plane.cells
         for _ in range(_ACCEPTS_PER_TURN):
-            if courteous and any(cells[_OPEN] > other[_OPEN] for other in self._others):
-                self._pause(_COURTESY_SECONDS)
+            if self._yields():
+                self._pause(_COURTESY_STEP)
                 return
             try:
                 sock, _ = self._sock.accept()
@@ -84,7 +87,8 @@ class Listener:
                 self._log.error("accept", "cannot accept: %s", error.strerror)
                 self._pause(_EXHAUSTED_PAUSE)
                 return
-            courteous = True
+            finally:
+                self._yielding_since = 0.0
             open_ = cells[_OPEN]
             cells[metrics.DOWNSTREAM_CONNECTIONS_TOTAL.offset] += 1
             if open_ >= self._max_connections + _OVER_LIMIT:
@@ -98,15 +102,26 @@ class Listener:
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
+    def _yields(self) -> bool:
+        """Whether to leave the next connection to a worker that has fewer: not for longer than _COURTESY_SECONDS."""
+        mine = self._plane.cells[_OPEN]
+        if not any(mine > other[_OPEN] for other in self._others):
+            return False
+        now = asyncio.get_running_loop().time()
+        self._yielding_since = self._yielding_since or now
+        return now - self._yielding_since < _COURTESY_SECONDS
+
     def _pause(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._sock.fileno())
         loop.call_later(seconds, self._unpause)
 
     def _unpause(self) -> None:
-        if self._accepting:
-            asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
-            self._accept(courteous=False)
+        if not self._accepting:
+            return
+        if not select.select([self._sock], [], [], 0)[0]:
+            self._yielding_since = 0.0  # another worker took it
+        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
     async def _shake_hands(self, sock: socket.socket, *, over_limit: bool) -> None:
         try:
