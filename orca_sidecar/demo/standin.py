@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import uvloop
 from aiohttp import web
 
 from orca_sidecar.core.request_info import classify
@@ -43,8 +44,8 @@ figures.
 """
 IDLE_TIMEOUT = 90.0
 """Seconds a keep-alive connection may be idle; kube-apiserver's."""
-CUT = 0.001
-"""Seconds that requests get when the process is killed: next to none (0 is no limit to aiohttp)."""
+REAP = 0.001
+"""Seconds until requests of closed connections are cancelled; to aiohttp, 0 would be no limit."""
 
 _HEADERS = {
     "Cache-Control": "no-cache, private",
@@ -169,12 +170,14 @@ class StandIn:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._end()
+        self._die()
+        await self._reap()
 
     def restart(self) -> None:
         """Be killed now: connections are cut. Comes back, cold, after `restart_seconds`."""
-        if self._restarting is None or self._restarting.done():
-            self._restarting = asyncio.create_task(self._restart())
+        if self._life is not None:
+            self._die()
+            self._restarting = asyncio.create_task(self._come_back())
 
     def set(
         self, *, background: float | None = None, speed: float | None = None, ready: bool | None = None
@@ -233,7 +236,7 @@ class StandIn:
         )
         self.address = self._listener.sockets[0].getsockname()[:2]
 
-    async def _end(self) -> None:
+    def _die(self) -> None:
         if self._listener is not None:
             self._listener.close()
         if self._life is not None:
@@ -241,10 +244,16 @@ class StandIn:
             self._life.files.remove()
             self._life = None
         if self._server is not None:
-            await self._server.shutdown(CUT)
+            for connection in self._server.connections:
+                connection.force_close()
 
-    async def _restart(self) -> None:
-        await self._end()
+    async def _reap(self) -> None:
+        """Collect what still runs for connections that are closed."""
+        if self._server is not None:
+            await self._server.shutdown(REAP)
+
+    async def _come_back(self) -> None:
+        await self._reap()
         await asyncio.sleep(self.capacity.restart_seconds)
         await self._begin(self.capacity.cold_seconds)
 
@@ -286,7 +295,8 @@ class StandIn:
             await asyncio.sleep(done - now)
         finally:
             life.inflight -= 1
-        self.totals.served += 1
+        if self._life is life:
+            self.totals.served += 1
         return _json(200, _LIST if is_list else _OBJECT, self._headers)
 
 
@@ -375,7 +385,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         speed=options.speed,
         seed=options.seed,
     )
-    asyncio.run(serve(stand_in, options.listen, options.control))
+    uvloop.run(serve(stand_in, options.listen, options.control))
     return 0
 
 

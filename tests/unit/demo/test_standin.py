@@ -1,5 +1,6 @@
 import asyncio
 import ssl
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 
 from orca_sidecar.demo.capacity import service_time
 from orca_sidecar.demo.pki import write_pki
+from orca_sidecar.demo.processes import Child, free_ports
 from orca_sidecar.demo.standin import MIB, Capacity, StandIn, control_app, server_context
 
 QUICK = Capacity(service=service_time("fixed:0.001"), restart_seconds=0.05, cold_seconds=0.2)
@@ -29,7 +31,9 @@ async def running(pki, tmp_path, capacity: Capacity = QUICK, **options):
     context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
     await stand_in.start()
     url = f"https://127.0.0.1:{stand_in.address[1]}"
-    connector = aiohttp.TCPConnector(ssl=context)
+    connector = aiohttp.TCPConnector(
+        ssl=context, force_close=True
+    )  # it would repeat a GET on a kept connection
     try:
         async with aiohttp.ClientSession(url, connector=connector) as session:
 
@@ -144,3 +148,37 @@ async def test_it_is_changed_through_the_control_listener(pki, tmp_path, aiohttp
 
         await until(restarted)
         assert stand_in.state()["background"] == 0.6
+
+
+async def test_as_a_program_it_has_the_capacity_it_was_told(pki, tmp_path):
+    port, control = free_ports(2)
+    options = {
+        "name": "cp-1",
+        "listen": f"127.0.0.1:{port}",
+        "control": f"127.0.0.1:{control}",
+        "cert-file": pki / "apiserver.crt",
+        "key-file": pki / "apiserver.key",
+        "cgroup-root": tmp_path / "cgroup",
+        "cores": 4,
+        "background": 0.25,
+        "memory-limit": 1024 * MIB,
+        "service": "lognormal:0.01:0.5",
+    }
+    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "orca_sidecar.demo.standin", *arguments]
+    child = await Child.start("stand-in", command, tmp_path / "log")
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{control}") as session:
+
+        async def ready() -> bool:
+            try:
+                async with session.get("/state") as response:
+                    state = await response.json()
+            except aiohttp.ClientError:
+                return False
+            assert (state["cores"], state["background"], state["memoryLimit"]) == (4, 0.25, 1024 * MIB)
+            return state["ready"]
+
+        await child.ready_when(ready, 30.0)
+    assert (tmp_path / "cgroup/cp-1/run-1/cpu.max").read_text() == "400000 100000\n"
+    await child.stop()
+    assert child.exit_code == 0, child.tail()
