@@ -115,7 +115,7 @@ class Demo:
             if keep_running:
                 await self._watch(math.inf, f"{WEIGHTED} (Ctrl-C ends)")
                 last = await self._read()
-                settled = self._readings[0]
+                settled = next(reading for reading in self._readings if reading.at >= settled.at)
             to_client, to_envoy = await self._reports()
         finally:
             driver.cancel()
