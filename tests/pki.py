@@ -239,15 +239,13 @@ def as_version_1(certificate: x509.Certificate, signer: PrivateKey) -> x509.Cert
     """The same certificate as X.509 v1, without version and extensions fields, signed again by `signer`."""
     fields = elements(certificate.tbs_certificate_bytes)
     kept = b"".join(field for field in fields if field[0] not in (0xA0, 0xA3))
-    return resigned(certificate, encode(0x30, kept), signer)
+    return x509.load_der_x509_certificate(resigned(certificate, encode(0x30, kept), signer))
 
 
-def resigned(certificate: x509.Certificate, tbs: bytes, signer: PrivateKey) -> x509.Certificate:
-    """A certificate of the to-be-signed bytes `tbs`, of `certificate`'s algorithm, signed by `signer`."""
-    whole = certificate.public_bytes(serialization.Encoding.DER)
-    algorithm = elements(whole)[1]
-    signature = encode(0x03, b"\0" + _raw_signature(signer, tbs))
-    return x509.load_der_x509_certificate(encode(0x30, tbs + algorithm + signature))
+def resigned(certificate: x509.Certificate, tbs: bytes, signer: PrivateKey) -> bytes:
+    """The DER of a certificate of the to-be-signed bytes `tbs`, of `certificate`'s algorithm, signed by `signer`."""
+    algorithm = elements(certificate.public_bytes(serialization.Encoding.DER))[1]
+    return encode(0x30, tbs + algorithm + encode(0x03, b"\0" + _raw_signature(signer, tbs)))
 
 
 def encode(tag: int, content: bytes) -> bytes:

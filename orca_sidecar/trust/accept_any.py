@@ -2,11 +2,15 @@
 
 kube-apiserver only *asks* for a certificate in the handshake and verifies it later, so that an expired certificate
 gets a 401, or a good token beside it counts. Python's `ssl` knows no such mode: CERT_OPTIONAL aborts the handshake.
-OpenSSL has one, `SSL_VERIFY_PEER` with a callback that answers 1, and this module sets it through ctypes on the
-context's `SSL_CTX *`. OpenSSL still checks that the peer holds the certificate's key; whether anybody vouches for the
-certificate is left to `trust.store`.
+OpenSSL does, and this module sets it through ctypes on the context's `SSL_CTX *`: `SSL_CTX_set_cert_verify_callback`,
+with a function that answers 1 in place of OpenSSL's verification. OpenSSL still checks that the peer holds the
+certificate's key; whether anybody vouches for the certificate is left to `trust.store`.
 
-CPython gives no access to that pointer; it is read from where it has stood in every release, first after the object's
+Not `SSL_CTX_set_verify`, whose callback can overrule the result of a verification, which then still takes place: a bad
+signature in it leaves an entry in the thread's error queue, and Python takes that for a failure of whatever connection
+it reads from next.
+
+CPython gives no access to the pointer; it is read from where it has stood in every release, first after the object's
 head. That is an assumption about memory, so it is tested before it is used: `available()` runs this file as a process
 of its own, where a wrong guess can crash nothing that serves. It reads known values back out of a context through the
 pointer, and shakes hands with a client whose certificate nobody knows. Where that fails, CERT_OPTIONAL remains.
@@ -15,6 +19,7 @@ pointer, and shakes hands with a client whose certificate nobody knows. Where th
 from __future__ import annotations
 
 import _ssl
+import contextlib
 import ctypes
 import functools
 import logging
@@ -25,12 +30,11 @@ import sys
 
 log = logging.getLogger(__name__)
 
-_SSL_VERIFY_PEER = 1
 _TEST_SECONDS = 60.0
 
-_VerifyCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+_VerifyCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 # Kept for good: OpenSSL keeps its address.
-_accept = _VerifyCallback(lambda preverified, store: 1)
+_accept = _VerifyCallback(lambda store, argument: 1)
 
 
 class UnavailableError(Exception):
@@ -44,9 +48,8 @@ def accept_any_client_certificate(context: ssl.SSLContext) -> None:
     """
     libssl = _libssl()
     pointer = _pointer(context, libssl)
-    libssl.SSL_CTX_set_verify(pointer, _SSL_VERIFY_PEER, _accept)
-    if context.verify_mode is not ssl.CERT_OPTIONAL:
-        raise UnavailableError("the mode that was set is not the mode that Python reads")
+    context.verify_mode = ssl.CERT_OPTIONAL
+    libssl.SSL_CTX_set_cert_verify_callback(pointer, _accept, None)
 
 
 @functools.cache
@@ -77,8 +80,8 @@ def _libssl() -> ctypes.CDLL:
     libssl = ctypes.CDLL(getattr(_ssl, "__file__", None))
     try:
         libssl.SSL_CTX_get_verify_mode.argtypes = [ctypes.c_void_p]
-        libssl.SSL_CTX_set_verify.argtypes = [ctypes.c_void_p, ctypes.c_int, _VerifyCallback]
-        libssl.SSL_CTX_set_verify.restype = None
+        libssl.SSL_CTX_set_cert_verify_callback.argtypes = [ctypes.c_void_p, _VerifyCallback, ctypes.c_void_p]
+        libssl.SSL_CTX_set_cert_verify_callback.restype = None
     except AttributeError as error:
         raise UnavailableError("libssl's functions cannot be reached") from error
     return libssl
@@ -101,7 +104,7 @@ def _pointer(context: ssl.SSLContext, libssl: ctypes.CDLL) -> int:
 
 
 def _test() -> None:
-    """Both TLS versions, a certificate that nobody knows and that has expired. Raises on any disagreement."""
+    """Both TLS versions, with a certificate that has expired and that nobody signed. Raises on any disagreement."""
     certificate, certificate_file = _stranger()
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -119,47 +122,50 @@ def _test() -> None:
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes | None:
     """A handshake in memory; returns the client's certificate as the server sees it, DER."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        server.wrap_bio(to_server, to_client, server_side=True),
-        client.wrap_bio(to_client, to_server),
-    ]
-    for _ in range(8):
-        for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    return ends[0].getpeercert(binary_form=True)
+    server_side = server.wrap_bio(to_server, to_client, server_side=True)
+    client_side = client.wrap_bio(to_client, to_server)
+    for _ in range(4):
+        for side in (client_side, server_side):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    try:
+        server_side.read()
+    except ssl.SSLWantReadError:
+        return server_side.getpeercert(binary_form=True)
+    raise UnavailableError("data where there is none")
 
 
 def _stranger() -> tuple[bytes, str]:
-    """A self-signed certificate that expired long ago: its DER, and a file of it and its key.
-
-    The file is in memory: there may be no folder to write to.
+    """A certificate that expired long ago and whose signature is not its issuer's: its DER, and a file that holds it, its
+    key and that issuer. The file is in memory: there may be no folder to write to.
     """
     from datetime import UTC, datetime
 
     from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nobody knows me")])
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1)
+    key, other_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    name, issuer = (
+        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+        for text in ("nobody knows me", "impostor")
+    )
+    certificate, impostor = (
+        x509.CertificateBuilder(issuer, subject, of.public_key(), 1)
         .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
         .not_valid_after(datetime(2000, 1, 2, tzinfo=UTC))
         .sign(key, hashes.SHA256())
+        for subject, of in ((name, key), (issuer, other_key))
     )
     descriptor = os.memfd_create("certificate")
-    os.write(descriptor, certificate.public_bytes(serialization.Encoding.PEM))
-    os.write(
-        descriptor,
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    )
-    return certificate.public_bytes(serialization.Encoding.DER), f"/proc/self/fd/{descriptor}"
+    for pem in (
+        certificate.public_bytes(Encoding.PEM),
+        impostor.public_bytes(Encoding.PEM),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    ):
+        os.write(descriptor, pem)
+    return certificate.public_bytes(Encoding.DER), f"/proc/self/fd/{descriptor}"
 
 
 if __name__ == "__main__":

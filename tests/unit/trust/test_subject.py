@@ -33,7 +33,9 @@ def with_subject(ca: Authority, *rdns: bytes) -> x509.Certificate:
     certificate = Pki(ca.cert_file.parent).leaf(ca, cn="placeholder").certificate
     fields = elements(certificate.tbs_certificate_bytes)
     fields[5] = encode(0x30, b"".join(encode(0x31, rdn) for rdn in rdns))
-    return resigned(certificate, encode(0x30, b"".join(fields)), ca.private_key)
+    return x509.load_der_x509_certificate(
+        resigned(certificate, encode(0x30, b"".join(fields)), ca.private_key)
+    )
 
 
 def test_last_name_every_organization_and_uid_in_order(tmp_path: Path) -> None:
