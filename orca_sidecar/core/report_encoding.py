@@ -60,12 +60,9 @@ def header_line(format_: Format, value: bytes) -> bytes:
 
 
 def render(
-    report: LoadReport, formats: Iterable[Format], separator: str = "=", fields: Sequence[str] = FIELDS
+    checked: LoadReport, formats: Iterable[Format], separator: str = "=", fields: Sequence[str] = FIELDS
 ) -> dict[Format, bytes]:
-    """The header line of every format; empty if the report may not be sent."""
-    checked = report.checked()
-    if checked is None:
-        return {}
+    """The header line of every format. The report is one that ``LoadReport.checked`` returned."""
     lines: dict[Format, bytes] = {}
     for format_ in formats:
         if format_ is Format.TEXT:

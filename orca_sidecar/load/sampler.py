@@ -9,6 +9,7 @@ report is withdrawn, and ``detail`` tells why.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from orca_sidecar.core.smoothing import Smoother, SmoothingPolicy, UtilizationFo
 from orca_sidecar.load.sources import Load, TargetMissing
 from orca_sidecar.report_cell import ReportCell
 from orca_sidecar.settings.load_metrics import LoadMetricsSettings, ReportSettings
+
+log = logging.getLogger(__name__)
 
 
 class Totals(NamedTuple):
@@ -109,15 +112,17 @@ class Sampler:
 
     def sample(self, now_ns: int) -> None:
         """Measure, and publish or withdraw."""
-        report, self.detail = self._measure(now_ns)
+        report, detail = self._measure(now_ns)
+        if detail != self.detail:
+            log.info("%s", f"load reports withheld: {detail}" if detail else "load is reported")
+        self.detail = detail
         self.latest = report
         self.sampled_at_ns = now_ns
+        self._encoded = b""
         if report is not None:
-            fields = self._report.fields
-            self._encoded = encode_bin(report, fields)
-            self._cell.publish(render(report, self._formats, self._report.text_separator, fields), now_ns)
+            lines = render(report, self._formats, self._report.text_separator, self._report.fields)
+            self._cell.publish(lines, now_ns)
         else:
-            self._encoded = b""
             self._cell.withdraw()
 
     def current(self, now_ns: int) -> LoadReport | None:
@@ -125,8 +130,13 @@ class Sampler:
         return self.latest if now_ns - self.sampled_at_ns <= self._stale_after_ns else None
 
     def encoded(self, now_ns: int) -> bytes:
-        """The same as a serialized OrcaLoadReport, encoded once per sample; b"" if there is none."""
-        return self._encoded if now_ns - self.sampled_at_ns <= self._stale_after_ns else b""
+        """The same as a serialized OrcaLoadReport, encoded once per sample whoever asks; b"" if there is
+        none."""
+        report = self.current(now_ns)
+        if report is None:
+            return b""
+        self._encoded = self._encoded or encode_bin(report, self._report.fields)
+        return self._encoded
 
     def _measure(self, now_ns: int) -> tuple[LoadReport | None, str]:
         """The report, or None and why there is none. The filter runs on while kube-apiserver is not ready."""

@@ -233,17 +233,16 @@ class Followed:
         self._drop("closed")
 
     def _search(self, now_ns: int) -> None:
-        identity = self._finder.identify()
-        if identity is not None and identity == self._identity and self._source is not None:
-            return
-        self._drop("not found")
-        if identity is None:
-            return
         try:
-            self._source = self._finder.open(identity, now_ns)
-            self._identity = identity
+            identity = self._finder.identify()
+            if identity is not None and identity == self._identity and self._source is not None:
+                return
+            self._drop("not found")
+            if identity is not None:
+                self._source = self._finder.open(identity, now_ns)
+                self._identity = identity
         except OSError as error:
-            self._why = str(error)
+            self._drop(str(error))
 
     def _drop(self, why: str) -> None:
         if self._source is not None:

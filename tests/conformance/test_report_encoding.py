@@ -63,7 +63,7 @@ def test_json_is_the_protos_json(report: LoadReport) -> None:
 
 def test_text_json_and_bin_say_the_same() -> None:
     report = LoadReport(0.43612, 0.3, 0.51234, 10.25, 0.0, {"inflight_read_only": 4.5})
-    lines = render(report, list(Format))
+    lines = render(checked(report), list(Format))
     binary = OrcaLoadReport.FromString(b64decode(lines[Format.BIN].split(b" ")[2]))
     parsed = json_format.Parse(lines[Format.JSON].split(b" ", 2)[2], OrcaLoadReport())
     text = dict(pair.split("=") for pair in encode_text(report).decode().split(", "))

@@ -28,7 +28,9 @@ POLICY = {
 def lines(
     report: LoadReport, *, separator: str = "=", fields: tuple[str, ...] = FIELDS
 ) -> Mapping[Format, bytes]:
-    return render(report, list(Format), separator, fields)
+    checked = report.checked()
+    assert checked is not None
+    return render(checked, list(Format), separator, fields)
 
 
 def full(rate: float, application_utilization: float, eps: float = 0.0) -> LoadReport:

@@ -79,7 +79,7 @@ class TestSmoother:
         for rate, seconds in steps:
             (smoothed,) = smoother.update(rate, [], seconds)
         rates = [rate for rate, _ in steps]
-        assert min(rates) * (1 - 1e-9) <= smoothed <= max(rates) * (1 + 1e-9)
+        assert min(rates) * (1 - 1e-9) - 1e-9 <= smoothed <= max(rates) * (1 + 1e-9) + 1e-9
 
 
 class TestAverageAtLeast:

@@ -147,6 +147,22 @@ def test_a_missing_target_withdraws_the_report_and_its_successor_starts_from_not
     assert report.cpu_utilization == pytest.approx(0.1)
 
 
+def test_the_log_tells_each_change_once(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    with caplog.at_level("INFO"):
+        machine.step(steps=10)
+        machine.ready = False
+        machine.step(steps=10)
+        machine.ready = True
+        machine.step(steps=10)
+    assert caplog.messages == [
+        "load reports withheld: no request rate yet",
+        "load is reported",
+        "load reports withheld: kube-apiserver is not ready",
+        "load is reported",
+    ]
+
+
 @pytest.mark.parametrize("name", Load._fields)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -0.5])
 def test_a_figure_that_is_none_withdraws_the_report(bad: float, name: str) -> None:
