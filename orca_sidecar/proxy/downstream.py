@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
-from typing import cast
 
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReplyReason, RequestError, Termination, local_reply
@@ -17,7 +17,7 @@ from orca_sidecar.core.request_info import RequestInfo, classify
 from orca_sidecar.core.request_rewrite import rewrite_request
 from orca_sidecar.proxy.exchange import Exchange
 from orca_sidecar.proxy.plane import Plane
-from orca_sidecar.proxy.sockets import READ_BUFFER, WRITE_HIGH_WATER
+from orca_sidecar.proxy.tls_connection import State, TLSConnection
 from orca_sidecar.trust.contexts import peer_certificates
 
 # Bytes behind the current request (pipelined requests, or what a client sends before the 101) before reading stops.
@@ -26,11 +26,13 @@ _AHEAD_LIMIT = 64 * 1024
 # connection under the answer (RFC 9112 §9.6).
 _LINGER_SECONDS = 1.0
 
+_HANDSHAKE_NS = 10 * 10**9
+
 _UPSTREAM_SLOW = 1
 _AHEAD = 2
 
 
-class DownstreamConnection(asyncio.BufferedProtocol):
+class DownstreamConnection(TLSConnection):
     """A caller's connection. It has at most one exchange at a time; what was sent ahead waits in order."""
 
     __slots__ = (
@@ -44,43 +46,34 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         "over_limit",
         "peer",
         "served",
-        "transport",
         "waiting_since",
         "write_paused",
     )
 
-    transport: asyncio.Transport
     caller: Caller
 
-    def __init__(self, plane: Plane, *, over_limit: bool) -> None:
+    def __init__(self, plane: Plane, context: ssl.SSLContext, *, over_limit: bool) -> None:
+        super().__init__(context, None)
         self._plane = plane
         self.over_limit = over_limit
         self.exchange: Exchange | None = None
         self.write_paused = False
         self.discarding = False
         self.served = 0
-        self.waiting_since = 0
+        self.waiting_since = time.monotonic_ns()
         self.peer = b""
         self._ahead = b""
         self._head_buffer: HeadBuffer | None = None
         self._pauses = 0
 
-    # -- asyncio's side ------------------------------------------------------------------------------------------
+    # -- the connection's side -----------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        address = transport.get_extra_info("peername")
-        self.peer = str(address[0]).encode() if address else b"unknown"
-        self.caller = self._plane.trust.judge(*peer_certificates(transport.get_extra_info("ssl_object")))
+    def handshake_complete(self) -> None:
+        self.peer = self.peer_address.encode()
+        self.caller = self._judge()
         self.waiting_since = time.monotonic_ns()
-        self._plane.connections.add(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return READ_BUFFER
-
-    def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(READ_BUFFER[:nbytes])
+    def data_received(self, data: bytes) -> None:
         exchange = self.exchange
         if exchange is None:
             if not self.discarding:
@@ -90,12 +83,18 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         else:
             self._wait_behind(data)
 
-    def eof_received(self) -> bool:
-        return False
+    def peer_closed(self) -> None:
+        """asyncio has no half-close, and net/http's server ends the request of a caller that closed its side, too."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.on_downstream_closed()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._plane.connections.discard(self)
-        self._plane.cells[metrics.DOWNSTREAM_CONNECTIONS.offset] -= 1
+    def lost(self) -> None:
+        plane = self._plane
+        plane.connections.discard(self)
+        plane.cells[metrics.DOWNSTREAM_CONNECTIONS.offset] -= 1
+        if self.peer == b"":
+            plane.count_handshake_failure(self.tls_error, timed_out=self.discarding)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.on_downstream_closed()
@@ -141,7 +140,8 @@ class DownstreamConnection(asyncio.BufferedProtocol):
             raise RequestError("too many connections", LocalReplyReason.TOO_MANY_CONNECTIONS)
         caller = self.caller
         if caller.kind and not plane.trust.still_valid(caller, time.time()):
-            caller = self.caller = self._judge_again()
+            # Its certificate's time is over, or the CA files changed since it was judged.
+            caller = self.caller = self._judge()
         plane.cells[metrics.REQUESTS_BY_IDENTITY.offset + caller.kind] += 1
         lines = head.lines
         rules = plane.identity_rules
@@ -176,9 +176,8 @@ class DownstreamConnection(asyncio.BufferedProtocol):
             plane.cells[metrics.LOAD_REPORT_REFUSALS.offset + asked] += 1
         return asked
 
-    def _judge_again(self) -> Caller:
-        """The certificate's time is over, or the CA bundles changed since it was judged."""
-        return self._plane.trust.judge(*peer_certificates(self.transport.get_extra_info("ssl_object")))
+    def _judge(self) -> Caller:
+        return self._plane.trust.judge(*peer_certificates(self.ssl_object))
 
     def _on_body_data(self, exchange: Exchange, data: bytes) -> None:
         try:
@@ -215,7 +214,7 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         self._resume(_AHEAD)
         if self.exchange is not None:
             self._ahead = data
-        elif data and not self.discarding and not self.transport.is_closing():
+        elif data and not self.discarding and not self.is_closing:
             self._on_head_data(data)
 
     def on_tunnel(self) -> None:
@@ -230,15 +229,15 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         self.exchange = None
         self.discarding = True
         if abort:
-            self.transport.abort()
+            self.abort()
         else:
-            self.transport.close()
+            self.close()
 
     def close_when_flushed(self) -> None:
         """Deliver what is queued, then close."""
         self.exchange = None
         self.discarding = True
-        self.transport.close()
+        self.close()
 
     def pause_for_upstream(self) -> None:
         """The upstream takes no more for now."""
@@ -249,15 +248,15 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         self._resume(_UPSTREAM_SLOW)
 
     def _pause(self, why: int) -> None:
-        if not self._pauses and not self.transport.is_closing():
-            self.transport.pause_reading()
+        if not self._pauses:
+            self.pause_reading()
         self._pauses |= why
 
     def _resume(self, why: int) -> None:
         if self._pauses & why:
             self._pauses &= ~why
-            if not self._pauses and not self.transport.is_closing():
-                self.transport.resume_reading()
+            if not self._pauses:
+                self.resume_reading()
 
     # -- answers of the sidecar's own ----------------------------------------------------------------------------
 
@@ -267,7 +266,7 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         self._plane.count_local_reply(answer, self.peer, message)
         connection = b"Connection: close\r\n\r\n" if close else b"\r\n"
         body = b"" if method == b"HEAD" else answer.body
-        self.transport.write(answer.head + connection + body)
+        self.write(answer.head + connection + body)
         return answer.code
 
     def _answer(self, reason: LocalReplyReason, message: str, head: RequestHead, rest: bytes) -> None:
@@ -292,13 +291,13 @@ class DownstreamConnection(asyncio.BufferedProtocol):
     def _close_after_answer(self, *, linger: bool) -> None:
         self.discarding = True
         self._ahead = b""
-        if not linger or self.transport.is_closing():
-            self.transport.close()
+        if not linger or self.is_closing:
+            self.close()
             return
         if self._pauses:
             self._pauses = 0
-            self.transport.resume_reading()
-        asyncio.get_running_loop().call_later(_LINGER_SECONDS, self.transport.close)
+            self.resume_reading()
+        asyncio.get_running_loop().call_later(_LINGER_SECONDS, self.close)
 
     # -- the listener's side -------------------------------------------------------------------------------------
 
@@ -307,6 +306,11 @@ class DownstreamConnection(asyncio.BufferedProtocol):
         if self.exchange is not None or self.discarding:
             return
         waited = now - self.waiting_since
+        if self.state is State.HANDSHAKE:
+            if waited > _HANDSHAKE_NS:
+                self.discarding = True
+                self.abort()
+            return
         if self._head_buffer is not None or not self.served:
             if waited > self._plane.header_timeout_ns:
                 if self._head_buffer is not None:

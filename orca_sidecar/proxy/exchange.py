@@ -134,7 +134,7 @@ class Exchange:
             self.upstream = connection
             if self.downstream.write_paused:
                 connection.pause_reading()
-            connection.transport.write(head + forward if forward else head)
+            connection.write(head + forward if forward else head)
         return rest
 
     @property
@@ -152,7 +152,7 @@ class Exchange:
         forward, rest = self._request_body.feed(data)
         if forward:
             if self.upstream is not None:
-                self.upstream.transport.write(forward)
+                self.upstream.write(forward)
             else:
                 self._wait_with(forward)
         return rest
@@ -173,7 +173,7 @@ class Exchange:
         if self.downstream.write_paused:
             connection.pause_reading()
         pending, self._pending = self._pending, None
-        connection.transport.write(b"".join((self._head_bytes, *(pending or ()))))
+        connection.write(b"".join((self._head_bytes, *(pending or ()))))
         self.downstream.resume_for_upstream()
 
     def on_connect_failed(self) -> None:
@@ -192,7 +192,7 @@ class Exchange:
                 return
             forward, rest = body.feed(data)
             if forward:
-                self.downstream.transport.write(forward)
+                self.downstream.write(forward)
             if body.done:
                 self._complete(rest)
         except ResponseError as error:
@@ -224,7 +224,7 @@ class Exchange:
                 break
             # Informational: another head follows (RFC 9110 section 15.2). HTTP/1.0 does not know them.
             if not self._http10:
-                self.downstream.transport.write(rewrite_response(head, b"", close=False, http10=False))
+                self.downstream.write(rewrite_response(head, b"", close=False, http10=False))
         self._head_bytes = b""
         self._relay_head(head, data)
 
@@ -248,7 +248,7 @@ class Exchange:
         if data:
             forward, data = body.feed(data)
             out += forward
-        self.downstream.transport.write(out)
+        self.downstream.write(out)
         if self.is_tunnel:
             self.downstream.on_tunnel()
         elif body.done:
@@ -289,7 +289,7 @@ class Exchange:
             self._reusable
             and whole
             and not rest
-            and (self._request_body is NO_BODY or not connection.transport.get_write_buffer_size())
+            and (self._request_body is NO_BODY or not connection.has_unsent_bytes)
         ):
             if self.downstream.write_paused:
                 connection.resume_reading()
@@ -372,7 +372,7 @@ class Exchange:
         """The sidecar is leaving: end a watch cleanly where a whole chunk was relayed last, else cut it."""
         body = self._response_body
         if isinstance(body, ChunkedBody) and body.at_boundary and not self._http10:
-            self.downstream.transport.write(LAST_CHUNK)
+            self.downstream.write(LAST_CHUNK)
             self._drop_upstream()
             self._end(Termination.DRAINED)
             self.downstream.finished(close=True, linger=False)

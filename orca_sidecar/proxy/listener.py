@@ -20,14 +20,11 @@ from collections.abc import Sequence
 
 from orca_sidecar import metrics
 from orca_sidecar.logs import RateLimited
-from orca_sidecar.metrics import HandshakeFailure
 from orca_sidecar.proxy.downstream import DownstreamConnection
 from orca_sidecar.proxy.plane import Plane
 
 _SWEEP_SECONDS = 1.0
 _ACCEPTS_PER_TURN = 16
-_HANDSHAKE_SECONDS = 10.0
-_SHUTDOWN_SECONDS = 10.0
 # Callers beyond maxConnections are told so with a 503; beyond this many more, their connections are just closed.
 _OVER_LIMIT = 256
 # Out of descriptors or memory: wait, or the level-triggered readiness of the socket spins the loop.
@@ -59,7 +56,7 @@ class Listener:
         self._sock = sock
         self._context = context
         self._max_connections = max_connections
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._taking: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._accepting = False
         self._yielding_since = 0.0
@@ -97,10 +94,10 @@ class Listener:
             cells[_OPEN] += 1
             sock.setblocking(False)
             task = asyncio.get_running_loop().create_task(
-                self._shake_hands(sock, over_limit=open_ >= self._max_connections)
+                self._take(sock, over_limit=open_ >= self._max_connections)
             )
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
 
     def _yields(self) -> bool:
         """Whether to leave the next connection to a worker that has fewer: not for longer than _COURTESY_SECONDS."""
@@ -123,23 +120,17 @@ class Listener:
             self._yielding_since = 0.0  # another worker took it
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
-    async def _shake_hands(self, sock: socket.socket, *, over_limit: bool) -> None:
+    async def _take(self, sock: socket.socket, *, over_limit: bool) -> None:
+        """Hand an accepted socket to the event loop; TLS is the connection's own."""
+        connection = DownstreamConnection(self._plane, self._context, over_limit=over_limit)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: DownstreamConnection(self._plane, over_limit=over_limit),
-                sock,
-                ssl=self._context,
-                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
-            )
-        except OSError as error:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+        except OSError:
             sock.close()
             self._plane.cells[_OPEN] -= 1
-            self._plane.cells[metrics.HANDSHAKE_FAILURES.offset + _failure(error)] += 1
-        except asyncio.CancelledError:
-            sock.close()
-            self._plane.cells[_OPEN] -= 1
-            raise
+            return
+        if not connection.is_closing:
+            self._plane.connections.add(connection)
 
     async def _sweep(self) -> None:
         """Timeouts of waiting callers, the pools' upkeep and the gauges: a look at each connection once a second."""
@@ -197,28 +188,11 @@ class Listener:
     async def close(self) -> None:
         """Close everything at once."""
         self.stop_accepting()
-        tasks = [*self._handshakes, *([self._sweeper] if self._sweeper else [])]
+        tasks = [*self._taking, *([self._sweeper] if self._sweeper else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(self._plane.connections):
-            connection.transport.abort()
+            connection.abort()
         for pool in self._plane.pools:
             await pool.close()
-
-
-def _failure(error: OSError) -> HandshakeFailure:
-    if isinstance(error, TimeoutError):
-        return HandshakeFailure.TIMEOUT
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return HandshakeFailure.NO_CERTIFICATE_TRUST
-    if isinstance(error, ssl.SSLEOFError | ConnectionError):
-        return HandshakeFailure.CLOSED
-    if isinstance(error, ssl.SSLError):
-        reason = error.reason or ""
-        return (
-            HandshakeFailure.NO_CERTIFICATE_TRUST
-            if "CERT" in reason or "UNKNOWN_CA" in reason
-            else HandshakeFailure.PROTOCOL
-        )
-    return HandshakeFailure.OTHER

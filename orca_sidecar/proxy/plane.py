@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from orca_sidecar.core.request_rewrite import may_trail as may_trail_request
 from orca_sidecar.core.response_head import response_memo
 from orca_sidecar.core.response_rewrite import may_trail as may_trail_response
 from orca_sidecar.logs import RateLimited
+from orca_sidecar.metrics import HandshakeFailure
 from orca_sidecar.report_cell import ReportCell
 from orca_sidecar.trust.store import TrustStore
 
@@ -103,6 +105,18 @@ class Plane:
         self.cells[metrics.LOCAL_REPLIES.slot(reply.reason, reply.code)] += 1
         reason = reply.reason.name.lower()
         self._log.warning(reason, "local reply %d (%s) to %s: %s", reply.code, reason, peer.decode(), message)
+
+    def count_handshake_failure(self, error: ssl.SSLError | None, *, timed_out: bool) -> None:
+        """A caller's connection ended before it was open."""
+        if timed_out:
+            why = HandshakeFailure.TIMEOUT
+        elif error is None or isinstance(error, ssl.SSLEOFError):
+            why = HandshakeFailure.CLOSED
+        elif isinstance(error, ssl.SSLCertVerificationError) or "CERT" in (error.reason or ""):
+            why = HandshakeFailure.NO_CERTIFICATE_TRUST
+        else:
+            why = HandshakeFailure.PROTOCOL
+        self.cells[metrics.HANDSHAKE_FAILURES.offset + why] += 1
 
     def log_upstream_fault(self, error: ResponseError) -> None:
         """kube-apiserver broke a rule of HTTP."""

@@ -1,4 +1,4 @@
-"""Socket options of both sides, and the one read buffer that all connections of a process share."""
+"""Socket options of both sides."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ import socket
 KEEPALIVE_SECONDS = 30
 KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 60_000
-
-# One buffer for every connection: the event loop fills it and the protocol copies out what it got before anything else
-# runs. Without it uvloop allocates 256 KiB a read, which glibc may serve by mmap and munmap each time (CPU doubles).
-READ_BUFFER = memoryview(bytearray(256 * 1024))
-
-# Bytes queued for a peer that reads too slowly before the other side is no longer read.
-WRITE_HIGH_WATER = 256 * 1024
 
 
 def tune(sock: socket.socket) -> None:

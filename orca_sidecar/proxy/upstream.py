@@ -12,12 +12,13 @@ import socket
 import ssl
 import time
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from orca_sidecar import metrics
 from orca_sidecar.core.pool_policy import Idle, plan
 from orca_sidecar.logs import RateLimited
-from orca_sidecar.proxy.sockets import READ_BUFFER, WRITE_HIGH_WATER, tune
+from orca_sidecar.proxy.sockets import tune
+from orca_sidecar.proxy.tls_connection import TLSConnection
 
 if TYPE_CHECKING:
     from orca_sidecar.proxy.exchange import Exchange
@@ -26,46 +27,44 @@ log = logging.getLogger(__name__)
 _limited = RateLimited(log)
 
 
-class UpstreamConnection(asyncio.BufferedProtocol):
+class UpstreamConnection(TLSConnection):
     """One HTTP/1.1 connection to kube-apiserver. It carries one exchange at a time."""
 
-    __slots__ = ("exchange", "idle_since", "pool", "transport", "used")
+    __slots__ = ("exchange", "idle_since", "on_open", "pool", "used")
 
-    transport: asyncio.Transport
-
-    def __init__(self, pool: UpstreamPool) -> None:
+    def __init__(self, pool: UpstreamPool, on_open: asyncio.Future[None]) -> None:
+        super().__init__(pool.context, pool.server_name)
         self.pool = pool
+        self.on_open: asyncio.Future[None] | None = on_open
         self.exchange: Exchange | None = None
         self.idle_since = 0
         self.used = False
 
-    # -- asyncio's side ------------------------------------------------------------------------------------------
+    # -- the connection's side -----------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+    def handshake_complete(self) -> None:
         self.pool.all.add(self)
+        if self.on_open is not None and not self.on_open.done():
+            self.on_open.set_result(None)
+        self.on_open = None
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return READ_BUFFER
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         exchange = self.exchange
         if exchange is None:
             # Bytes that nobody asked for: whatever they are, no later request may take them for its answer.
             self.discard()
             return
-        exchange.on_response_data(bytes(READ_BUFFER[:nbytes]))
+        exchange.on_response_data(data)
 
-    def eof_received(self) -> bool:
-        """A close_notify: the peer says that what it sent is complete. A bare FIN does not come here."""
+    def peer_closed(self) -> None:
         exchange = self.exchange
         if exchange is not None:
             exchange.on_upstream_closed(clean=True)
-        return False
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lost(self) -> None:
         self.pool.forget(self)
+        if self.on_open is not None and not self.on_open.done():
+            self.on_open.set_exception(self.tls_error or ConnectionError("closed in the TLS handshake"))
         exchange = self.exchange
         if exchange is not None:
             exchange.on_upstream_closed(clean=False)
@@ -80,27 +79,17 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # -- the exchange's side -------------------------------------------------------------------------------------
 
-    def pause_reading(self) -> None:
-        """The downstream is slow."""
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """The downstream took what was queued."""
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
-
     def discard(self) -> None:
         """Close without waiting for anything: this connection is not in order for another request."""
         self.exchange = None
         self.pool.forget(self)
-        self.transport.abort()
+        self.abort()
 
     def close_when_flushed(self) -> None:
         """Deliver what is queued, then close: the end of a tunnel."""
         self.exchange = None
         self.pool.forget(self)
-        self.transport.close()
+        self.close()
 
 
 class UpstreamPool:
@@ -126,8 +115,8 @@ class UpstreamPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._spare = 0  # connections on their way that no request waits for
         self._address = (host, port)
-        self._server_name = server_name
-        self._context = context
+        self.server_name = server_name
+        self.context = context
         self._connect_timeout = connect_timeout
         self._minimum = minimum
         self._maximum = maximum
@@ -144,7 +133,7 @@ class UpstreamPool:
         idle = self._idle
         while idle:
             connection = idle.pop()
-            if not connection.transport.is_closing():
+            if not connection.is_closing:
                 connection.exchange = exchange
                 return connection
         self._waiters.append(exchange)
@@ -164,7 +153,7 @@ class UpstreamPool:
         """Take back a connection whose last response was complete and whose request had been sent whole."""
         connection.exchange = None
         connection.used = True
-        if connection.transport.is_closing():
+        if connection.is_closing:
             self.forget(connection)
             return
         self._offer(connection)
@@ -186,7 +175,7 @@ class UpstreamPool:
         )
         for connection in [idle[index] for index in decision.close]:
             self.forget(connection)
-            connection.transport.close()
+            connection.close()
         for _ in range(decision.open):
             self._spare += 1
             self._spawn(self._connect_spare())
@@ -218,7 +207,7 @@ class UpstreamPool:
             return
         if self._closed or len(self._idle) >= self._maximum:
             self.forget(connection)
-            connection.transport.close()
+            connection.close()
             return
         connection.idle_since = time.monotonic_ns()
         self._idle.append(connection)
@@ -260,20 +249,22 @@ class UpstreamPool:
         loop = asyncio.get_running_loop()
         host = self._address[0]
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        connection: UpstreamConnection | None = None
         try:
             sock.setblocking(False)
             tune(sock)
             async with asyncio.timeout(self._connect_timeout):
                 await loop.sock_connect(sock, self._address)
+                opened = loop.create_future()
                 _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self),
-                    sock=sock,
-                    ssl=self._context,
-                    server_hostname=self._server_name,
-                    ssl_handshake_timeout=self._connect_timeout,
+                    lambda: UpstreamConnection(self, opened), sock=sock
                 )
+                await opened
         except BaseException as error:
-            sock.close()
+            if connection is not None:
+                connection.discard()
+            else:
+                sock.close()
             if isinstance(error, OSError):
                 self._cells[self._connects_error] += 1
             raise

@@ -1,0 +1,236 @@
+"""TLS on a plain TCP transport, for both sides of the proxy.
+
+The event loops' own TLS costs more than all of the proxy's rules: for every read it asks OpenSSL once more than there are
+records, and the "want read" that answers is a Python exception each time; it also holds 256 KiB a connection. Here
+OpenSSL is asked while there are bytes to decrypt and not again, on one pair of buffers for the whole process. It also
+leaves no doubt about ends: `peer_closed` is true only after a close_notify (RFC 8446 §6.1), so that a cut is never
+taken for the end of a body.
+
+Written for one thread: the shared buffers are filled and emptied within one callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from enum import IntEnum
+from typing import Any, cast
+
+# One read from the socket, and what a read decrypts at most before it is handed on.
+_CIPHERTEXT = memoryview(bytearray(128 * 1024))
+_PLAINTEXT = memoryview(bytearray(128 * 1024))
+# What OpenSSL makes a record of. Written in such pieces, so that the buffer of a connection that once carried a large
+# body does not stay large: memory BIOs never shrink.
+_RECORD = 16 * 1024
+# Bytes queued for a peer that reads too slowly before the other side is no longer read.
+WRITE_HIGH_WATER = 256 * 1024
+# How long a peer may take to read what is queued when its connection is closed.
+FLUSH_SECONDS = 30.0
+
+
+class State(IntEnum):
+    """Of a connection; it only ever goes up."""
+
+    HANDSHAKE = 0
+    OPEN = 1
+    CLOSING = 2
+    """Closed by this side: what is queued is still delivered, nothing is read."""
+    LOST = 3
+
+
+class TLSConnection(asyncio.BufferedProtocol):
+    """One connection. Subclasses answer `handshake_complete`, `data_received`, `peer_closed` and `lost`."""
+
+    __slots__ = ("_flush_timer", "_incoming", "_outgoing", "_tcp", "_tls", "ssl_object", "state", "tls_error")
+
+    _tcp: asyncio.Transport
+
+    def __init__(self, context: ssl.SSLContext, server_name: str | None) -> None:
+        """A server's connection if `server_name` is None, else a client's, to a server whose certificate has that name."""
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self.ssl_object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        # What `ssl.SSLObject` passes each call on to: it is called two or three times a request.
+        self._tls: Any = cast(Any, self.ssl_object)._sslobj
+        self.state = State.HANDSHAKE
+        self.tls_error: ssl.SSLError | None = None
+        """What ended the handshake or the connection, if TLS did."""
+        self._flush_timer: asyncio.TimerHandle | None = None
+
+    # -- for subclasses to answer --------------------------------------------------------------------------------
+
+    def handshake_complete(self) -> None:
+        """The peer can be written to, and its certificate looked at."""
+        raise NotImplementedError
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypted bytes."""
+        raise NotImplementedError
+
+    def peer_closed(self) -> None:
+        """A close_notify: what the peer sent is complete."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The connection is gone, however it ended. Called once."""
+        raise NotImplementedError
+
+    # -- for subclasses and their users --------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Encrypt and queue. Does nothing once the connection is closed, by whichever side."""
+        if self.state is not State.OPEN:
+            return
+        tls, outgoing = self._tls, self._outgoing
+        try:
+            if len(data) <= _RECORD:
+                tls.write(data)
+                self._tcp.write(outgoing.read())
+                return
+            records = []
+            view = memoryview(data)
+            for start in range(0, len(data), _RECORD):
+                tls.write(view[start : start + _RECORD])
+                records.append(outgoing.read())
+            self._tcp.write(b"".join(records))
+        except ssl.SSLError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Deliver what is queued, say close_notify, and close. Nothing is read any more."""
+        if self.state >= State.CLOSING:
+            return
+        was_open = self.state is State.OPEN
+        self.state = State.CLOSING
+        if was_open:
+            # "Want read" is the usual answer: the peer's own close_notify is not waited for (RFC 8446 section 6.1).
+            with contextlib.suppress(ssl.SSLError):
+                self._tls.shutdown()
+            self._flush()
+        if self._tcp.get_write_buffer_size():
+            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._tcp.abort)
+        self._tcp.close()
+
+    def abort(self) -> None:
+        """Close at once, with a reset; what is queued is thrown away."""
+        if self.state is not State.LOST:
+            self.state = State.CLOSING
+            self._tcp.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        """Closed by either side."""
+        return self.state >= State.CLOSING
+
+    @property
+    def has_unsent_bytes(self) -> bool:
+        """The kernel has not taken everything that was written."""
+        return self._tcp.get_write_buffer_size() > 0
+
+    def pause_reading(self) -> None:
+        """Take no more from the peer for now."""
+        if self.state is State.OPEN:
+            self._tcp.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more."""
+        if self.state is State.OPEN:
+            self._tcp.resume_reading()
+
+    # -- the event loop's side -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._tcp = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        if not self.ssl_object.server_side:
+            self._shake_hands()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _CIPHERTEXT
+
+    def buffer_updated(self, nbytes: int) -> None:
+        state = self.state
+        if state >= State.CLOSING:
+            return
+        self._incoming.write(_CIPHERTEXT[:nbytes])
+        if state is State.HANDSHAKE:
+            self._shake_hands()
+            if self.state is not State.OPEN or not self._incoming.pending:
+                return
+        self._read()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self.state = State.LOST
+        self.lost()
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+        except ssl.SSLError as error:
+            self._fail(error)
+        else:
+            self._flush()
+            self.state = State.OPEN
+            self.handshake_complete()
+
+    def _read(self) -> None:
+        """Decrypt what came and hand it on, record after record, without asking once too often."""
+        tls, incoming = self._tls, self._incoming
+        size = len(_PLAINTEXT)
+        closed = False
+        while self.state is State.OPEN:
+            filled = 0
+            try:
+                while filled < size:
+                    count = tls.read(size - filled, _PLAINTEXT[filled:] if filled else _PLAINTEXT)
+                    if not count:
+                        closed = True
+                        break
+                    filled += count
+                    if not incoming.pending and not tls.pending():
+                        break
+            except ssl.SSLWantReadError:
+                pass  # a part of a record
+            except ssl.SSLError as error:
+                self._fail(error)
+                return
+            if self._outgoing.pending:
+                self._flush()  # OpenSSL answered by itself: a key update
+            if filled:
+                self.data_received(bytes(_PLAINTEXT[:filled]))
+            if closed:
+                if self.state is State.OPEN:
+                    self.peer_closed()
+                    self.close()
+                return
+            if filled < size:
+                return
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._tcp.write(self._outgoing.read())
+
+    def _fail(self, error: ssl.SSLError) -> None:
+        """TLS is broken: OpenSSL's alert is sent, then the connection closed."""
+        self.tls_error = error
+        self.state = State.CLOSING
+        self._flush()
+        self._tcp.close()
+
+    @property
+    def peer_address(self) -> str:
+        """The peer's IP address, or "unknown" if it was gone before it could be asked for."""
+        address = self._tcp.get_extra_info("peername")
+        return str(address[0]) if address else "unknown"
