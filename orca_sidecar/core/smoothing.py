@@ -18,6 +18,10 @@ _KNEE = 0.95
 _FIGURE_MAX = 1e12
 """Above any real figure; keeps sums and products of smoothed figures finite."""
 
+_MOVED = 0.03
+"""A utilization this far from its mean over the longer time has changed; a few small requests make no such
+step."""
+
 _STEP_MIN = 1e-6
 """Seconds; a shorter step than any clock of the sampler can mean."""
 
@@ -41,30 +45,39 @@ class Smoother:
     """A time-constant EWMA over several figures at once; steps may be of any length.
 
     The rate that lengthens the time constant is itself seen through the short one, so that a burst after
-    quiet shortens it again within a second or so.
+    quiet shortens it again within a second or so. So does a utilization that has moved: a node that got too
+    little to do because it was busy has a low rate, and must be heard at once when it is busy no more.
     """
 
-    __slots__ = ("_all", "_policy", "_rate")
+    __slots__ = ("_all", "_policy", "_short")
 
-    def __init__(self, policy: SmoothingPolicy, figures: int) -> None:
-        """``figures``: how many besides the rate."""
+    def __init__(self, policy: SmoothingPolicy, utilizations: int, others: int = 0) -> None:
+        """How many utilizations and other figures there are besides the rate."""
         self._policy = policy
-        self._rate = _Mean(1)
-        self._all = _Mean(1 + figures)
+        self._short = _Mean(1 + utilizations)
+        self._all = _Mean(1 + utilizations + others)
 
-    def update(self, rate: float, figures: Sequence[float], seconds: float) -> tuple[float, ...]:
-        """Take the means over the last ``seconds`` in; returns the smoothed (rate, *figures).
+    def update(
+        self, seconds: float, rate: float, utilizations: Sequence[float], others: Sequence[float] = ()
+    ) -> tuple[float, ...]:
+        """Take the means over the last ``seconds`` in; returns the smoothed (rate, *utilizations, *others).
 
         A step with a figure that is NaN, infinite or negative, or of no length, is left out whole: what is
         returned is then as before.
         """
-        values = (rate, *figures)
-        usable = _STEP_MIN <= seconds < math.inf and all(0 <= value < math.inf for value in values)
-        if usable:
-            self._rate.add((rate,), _alpha(seconds, self._policy.time_constant))
-            time_constant = self._policy.time_constant_at(self._rate.value()[0])
+        values = (rate, *utilizations, *others)
+        if _STEP_MIN <= seconds < math.inf and all(0 <= value < math.inf for value in values):
+            time_constant = self._policy.time_constant
+            self._short.add(values[: 1 + len(utilizations)], _alpha(seconds, time_constant))
+            recent_rate, *recent = self._short.value()
+            if not self._has_moved(recent):
+                time_constant = self._policy.time_constant_at(recent_rate)
             self._all.add(values, _alpha(seconds, time_constant))
         return self._all.value()
+
+    def _has_moved(self, recent: Sequence[float]) -> bool:
+        smoothed = self._all.value()[1:]
+        return any(abs(new - old) > _MOVED for new, old in zip(recent, smoothed, strict=False))
 
 
 class _Mean:

@@ -55,11 +55,12 @@ class Measures(Protocol):
 
 
 class _Figures(NamedTuple):
-    """What goes through the filter beside the rate."""
+    """What goes through the filter, in its order."""
 
-    eps: float
+    rate: float
     target_cpu: float
     node_cpu: float
+    eps: float
     in_flight_read_only: float
     in_flight_mutating: float
 
@@ -90,9 +91,9 @@ class Sampler:
         self._cell = cell
         self._ready = ready
         self._mean = _StepMean()
-        self._smoother = Smoother(self._policy, len(_Figures._fields))
+        self._smoother = Smoother(self._policy, utilizations=2, others=3)
         self._totals: Totals | None = None
-        self._smoothed: tuple[float, ...] | None = None
+        self._smoothed: _Figures | None = None
         self._encoded = b""
         self.latest: LoadReport | None = None
         """The report of the last sample, None if it was withdrawn."""
@@ -155,7 +156,7 @@ class Sampler:
             return None, "kube-apiserver is not ready"
         if self._smoothed is None:
             return None, "no request rate yet"
-        report = self._reported(load, *self._smoothed).checked()
+        report = self._reported(load, self._smoothed).checked()
         return report, "" if report else "a figure is not finite"
 
     def _advance(self, load: Load, now_ns: int) -> None:
@@ -170,20 +171,21 @@ class Sampler:
         if last is None:
             return
         seconds = (totals.taken_ns - last.taken_ns) / 1e9
-        figures = _Figures(
-            eps=max(totals.errors - last.errors, 0) / seconds,
-            target_cpu=mean.target_cpu,
-            node_cpu=mean.node_cpu,
-            in_flight_read_only=max(totals.in_flight_read_only, 0),
-            in_flight_mutating=max(totals.in_flight_mutating, 0),
-        )
-        self._smoothed = self._smoother.update(
-            max(totals.requests - last.requests, 0) / seconds, figures, seconds
+        self._smoothed = _Figures(
+            *self._smoother.update(
+                seconds,
+                max(totals.requests - last.requests, 0) / seconds,
+                (mean.target_cpu, mean.node_cpu),
+                (
+                    max(totals.errors - last.errors, 0) / seconds,
+                    max(totals.in_flight_read_only, 0),
+                    max(totals.in_flight_mutating, 0),
+                ),
+            )
         )
 
-    def _reported(self, load: Load, rate: float, *smoothed: float) -> LoadReport:
+    def _reported(self, load: Load, figures: _Figures) -> LoadReport:
         """Memory is not smoothed: it moves slowly by itself, and must count early."""
-        figures = _Figures(*smoothed)
         in_flight = figures.in_flight_read_only + figures.in_flight_mutating
         cpu = max(figures.target_cpu, figures.node_cpu)
         named = {
@@ -199,7 +201,7 @@ class Sampler:
             application_utilization=self._formula(cpu, load.memory, in_flight),
             cpu_utilization=cpu,
             mem_utilization=load.memory,
-            rps_fractional=rate + self._report.rps_floor,
+            rps_fractional=figures.rate + self._report.rps_floor,
             eps=figures.eps,
             named_metrics={name: named[name] for name in self._report.named_metrics},
         )
@@ -207,7 +209,7 @@ class Sampler:
     def _forget(self) -> None:
         """Another incarnation of the target starts from nothing."""
         self._mean = _StepMean()
-        self._smoother = Smoother(self._policy, len(_Figures._fields))
+        self._smoother = Smoother(self._policy, utilizations=2, others=3)
         self._totals = None
         self._smoothed = None
 

@@ -17,46 +17,46 @@ class TestSmoother:
     def test_a_step_moves_by_one_minus_exp_of_dt_over_tau(self) -> None:
         smoother = Smoother(PLAIN, 1)
         for _ in range(1000):
-            smoother.update(0.0, [0.0], 0.1)
-        rate, cpu = smoother.update(100.0, [1.0], 0.5)
+            smoother.update(0.1, 0.0, [0.0])
+        rate, cpu = smoother.update(0.5, 100.0, [1.0])
         assert rate == pytest.approx(100 * (1 - math.exp(-0.5)))
         assert cpu == pytest.approx(1 - math.exp(-0.5))
 
     def test_one_long_step_equals_many_short_ones(self) -> None:
         one, many = Smoother(PLAIN, 0), Smoother(PLAIN, 0)
         for smoother in (one, many):
-            smoother.update(5.0, [], 3.0)
+            smoother.update(3.0, 5.0, [])
         for dt in (0.01, 0.3, 0.09, 0.6):
-            many.update(80.0, [], dt)
-        assert one.update(80.0, [], 1.0)[0] == pytest.approx(many.update(80.0, [], 0.0)[0])
+            many.update(dt, 80.0, [])
+        assert one.update(1.0, 80.0, [])[0] == pytest.approx(many.update(0.0, 80.0, [])[0])
 
     def test_rate_and_utilization_keep_their_ratio_while_the_load_changes(self) -> None:
         smoother = Smoother(SmoothingPolicy(), 1)
         source = random.Random(7)
         for _ in range(200):
             rate = source.uniform(0, 300)
-            smoothed, cpu = smoother.update(rate, [rate * 0.004], source.uniform(0.01, 0.4))
+            smoothed, cpu = smoother.update(source.uniform(0.01, 0.4), rate, [rate * 0.004])
             assert cpu / smoothed == pytest.approx(0.004)
 
     def test_early_values_are_averaged_and_none_is_a_starting_point(self) -> None:
         smoother = Smoother(SmoothingPolicy(requests=0.0, time_constant=1000.0), 0)
-        smoother.update(10.0, [], 0.1)
-        assert smoother.update(20.0, [], 0.1)[0] == pytest.approx(15.0, rel=1e-3)
+        smoother.update(0.1, 10.0, [])
+        assert smoother.update(0.1, 20.0, [])[0] == pytest.approx(15.0, rel=1e-3)
 
     def test_without_smoothing_the_last_value_is_reported(self) -> None:
         smoother = Smoother(SmoothingPolicy(time_constant=0.0, requests=0.0), 0)
-        smoother.update(10.0, [], 0.1)
-        assert smoother.update(20.0, [], 0.1) == (20.0,)
+        smoother.update(0.1, 10.0, [])
+        assert smoother.update(0.1, 20.0, []) == (20.0,)
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
     def test_an_unusable_step_is_left_out_whole(self, bad: float) -> None:
         smoother = Smoother(SmoothingPolicy(), 1)
-        before = smoother.update(10.0, [0.5], 0.1)
-        assert smoother.update(bad, [0.9], 0.1) == before
-        assert smoother.update(20.0, [bad], 0.1) == before
-        assert smoother.update(20.0, [0.9], bad) == before
-        assert smoother.update(20.0, [0.9], 0.0) == before
-        assert smoother.update(20.0, [0.9], 0.1) != before
+        before = smoother.update(0.1, 10.0, [0.5])
+        assert smoother.update(0.1, bad, [0.9]) == before
+        assert smoother.update(0.1, 20.0, [bad]) == before
+        assert smoother.update(bad, 20.0, [0.9]) == before
+        assert smoother.update(0.0, 20.0, [0.9]) == before
+        assert smoother.update(0.1, 20.0, [0.9]) != before
 
     @given(
         st.lists(st.tuples(any_float, any_float, any_float), max_size=30),
@@ -69,7 +69,7 @@ class TestSmoother:
     ) -> None:
         smoother = Smoother(SmoothingPolicy(tau, requests, at_most), 1)
         for rate, cpu, seconds in steps:
-            for value in smoother.update(rate, [cpu], seconds):
+            for value in smoother.update(seconds, rate, [cpu]):
                 assert math.isfinite(value)
                 assert value >= 0
 
@@ -77,7 +77,7 @@ class TestSmoother:
     def test_never_outside_what_was_seen(self, steps: list[tuple[float, float]]) -> None:
         smoother = Smoother(SmoothingPolicy(), 0)
         for rate, seconds in steps:
-            (smoothed,) = smoother.update(rate, [], seconds)
+            (smoothed,) = smoother.update(seconds, rate, [])
         rates = [rate for rate, _ in steps]
         assert min(rates) * (1 - 1e-9) - 1e-9 <= smoothed <= max(rates) * (1 + 1e-9) + 1e-9
 
@@ -101,10 +101,18 @@ class TestAverageAtLeast:
     def test_a_burst_after_quiet_shortens_it_again(self) -> None:
         smoother = Smoother(SmoothingPolicy(), 0)
         for _ in range(600):
-            smoother.update(0.0, [], 0.1)
+            smoother.update(0.1, 0.0, [])
         for _ in range(30):
-            (rate,) = smoother.update(150.0, [], 0.1)
+            (rate,) = smoother.update(0.1, 150.0, [])
         assert rate > 0.9 * 150  # 3 s later; a 10 s constant would be at 39
+
+    def test_a_starved_node_that_became_free_says_so_at_once(self) -> None:
+        smoother = Smoother(SmoothingPolicy(), 1)
+        for _ in range(600):
+            smoother.update(0.1, 0.5, [0.6])
+        for _ in range(30):
+            _, cpu = smoother.update(0.1, 0.5, [0.1])
+        assert cpu < 0.15  # 3 s later; a 10 s constant would be at 0.47
 
     def test_the_spread_of_a_slow_poisson_stream_shrinks(self) -> None:
         def spread(policy: SmoothingPolicy) -> float:
@@ -113,7 +121,7 @@ class TestAverageAtLeast:
             rates = []
             for _ in range(20_000):
                 arrivals = sum(source.random() < 0.05 for _ in range(10))  # about 5 a second
-                rates.append(smoother.update(arrivals / 0.1, [], 0.1)[0])
+                rates.append(smoother.update(0.1, arrivals / 0.1, [])[0])
             rates = rates[200:]
             mean = sum(rates) / len(rates)
             assert mean == pytest.approx(5.0, rel=0.12)
