@@ -125,3 +125,19 @@ async def test_every_format_and_field_becomes_the_weight_that_was_computed(lab: 
     shares = {name: node.requests / total for name, node in nodes.items()}
     for name, (_, weight) in CASES.items():
         assert shares[name] == pytest.approx(weight / sum(expected.values()), rel=0.1), name
+
+
+async def test_a_named_metric_can_be_what_is_balanced_by(tmp_path: Path) -> None:
+    line = lines(LoadReport(0.5, 0.5, 0.5, 100.0, 0.0, {"inflight_share": 0.2}))[Format.TEXT]
+    policy = {**POLICY, "metric_names_for_computing_utilization": ["named_metrics.inflight_share"]}
+    async with AsyncExitStack() as stack:
+        node = Node(line)
+        await node.start(stack)
+        hosts = [("127.0.0.1", node.port)]
+        envoy = await stack.enter_async_context(running_envoy(tmp_path, hosts, policy=policy))
+
+        async def settled() -> bool:
+            await send(envoy, 10)
+            return await envoy.weights() == {node.port: 500}
+
+        await eventually(settled, lambda: "the weight is not rate / inflight_share")
