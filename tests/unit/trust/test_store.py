@@ -181,8 +181,9 @@ def test_an_absent_bundle_vouches_for_nobody(cluster: Cluster, clock: Clock, kin
 def test_a_certificate_that_expires_stops_counting(cluster: Cluster, trust: TrustStore, clock: Clock) -> None:
     leaf = cluster.pki.leaf(cluster.ca, cn="jane", not_after=MINUTE)
     caller = judge(trust, leaf)
-    assert trust.still_valid(caller, clock.now + 60)
-    assert not trust.still_valid(caller, clock.now + 61)
+    assert caller.not_before == clock.now - 3600
+    for seconds, expected in [(-3601, False), (-3600, True), (60, True), (61, False)]:
+        assert trust.still_valid(caller, clock.now + seconds) is expected
     clock.now += 61
     assert judge(trust, leaf).kind is CallerKind.UNVERIFIED
 
