@@ -1,0 +1,1 @@
+"""What the node and kube-apiserver are doing: measured, smoothed, and put into the report cell."""

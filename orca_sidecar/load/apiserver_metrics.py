@@ -89,11 +89,16 @@ class ApiserverMetrics:
     def __init__(self, settings: UpstreamSettings, context: Callable[[], ssl.SSLContext]) -> None:
         self._client = UpstreamClient(settings, context)
         self._totals: Totals | None = None
+        self._pause = _EVERY
         self.detail = "not read yet"
 
     def __call__(self, now_ns: int) -> Totals | None:
-        """The totals of the last scrape."""
-        return self._totals
+        """The totals of the last scrape; None once two more should have followed, since the CPU utilization
+        waits for them too."""
+        totals = self._totals
+        if totals is None or now_ns - totals.taken_ns > 3 * (self._pause + _TIMEOUT) * 1e9:
+            return None
+        return totals
 
     async def run(self) -> None:
         """Scrape until cancelled."""
@@ -103,7 +108,8 @@ class ApiserverMetrics:
                 started = loop.time()
                 await self.scrape(session)
                 took = loop.time() - started
-                await asyncio.sleep(max(_EVERY - took, _SHARE * took))
+                self._pause = max(_EVERY - took, _SHARE * took)
+                await asyncio.sleep(self._pause)
 
     async def scrape(self, session: aiohttp.ClientSession) -> None:
         """Read once. A failed scrape leaves the totals as they are: the sampler then sees no step."""

@@ -155,7 +155,7 @@ class Sampler:
         if not self._ready():
             return None, "kube-apiserver is not ready"
         if self._smoothed is None:
-            return None, "no request rate yet"
+            return None, "no request rate"
         report = self._reported(load, self._smoothed).checked()
         return report, "" if report else "a figure is not finite"
 
@@ -164,7 +164,10 @@ class Sampler:
         time."""
         self._mean.add(load, now_ns)
         totals, last = self._counters(now_ns), self._totals
-        if totals is None or (last is not None and totals.taken_ns <= last.taken_ns):
+        if totals is None:
+            self._totals = self._smoothed = None
+            return
+        if last is not None and totals.taken_ns <= last.taken_ns:
             return
         self._totals = totals
         mean = self._mean.take()

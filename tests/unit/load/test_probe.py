@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -189,13 +190,15 @@ async def test_reporter_mode_reads_rate_and_in_flight_from_metrics(
         b'apiserver_request_total{code="503",subresource="",verb="LIST"} 4\n'
     )
     scraper = ApiserverMetrics(settings(apiserver.port, ca), lambda: context(ca))
-    assert scraper(0) is None
+    assert scraper(time.monotonic_ns()) is None
     async with scraper._client.session() as session:
         await scraper.scrape(session)
-        first = scraper(0)
+        first = scraper(time.monotonic_ns())
         assert first is not None
         assert first[1:] == (1004, 4, 12, 3)
         apiserver.status = 403
         await scraper.scrape(session)
-        assert scraper(0) == first
+        assert scraper(time.monotonic_ns()) == first
         assert scraper.detail == "GET /metrics: 403 Forbidden"
+    assert scraper(first.taken_ns + 10_000_000_000) == first
+    assert scraper(first.taken_ns + 60_000_000_000) is None

@@ -85,7 +85,7 @@ def test_case_25_nothing_is_reported_before_there_is_a_rate() -> None:
     machine = Machine()
     machine.step()
     assert machine.text() == ""
-    assert machine.sampler.detail == "no request rate yet"
+    assert machine.sampler.detail == "no request rate"
     machine.step()
     assert machine.text() != ""
 
@@ -156,7 +156,7 @@ def test_the_log_tells_each_change_once(caplog: pytest.LogCaptureFixture) -> Non
         machine.ready = True
         machine.step(steps=10)
     assert caplog.messages == [
-        "load reports withheld: no request rate yet",
+        "load reports withheld: no request rate",
         "load is reported",
         "load reports withheld: kube-apiserver is not ready",
         "load is reported",
@@ -190,7 +190,7 @@ def test_totals_that_come_seldom_make_one_step_with_the_cpu_of_the_same_time() -
     machine = Machine(report={"rpsFloor": 0}, sampler={"smoothing": "1ms", "interval": "100ms"})
     machine.totals = None
     machine.step(steps=3)
-    assert machine.sampler.detail == "no request rate yet"
+    assert machine.sampler.detail == "no request rate"
 
     def scraped(requests: int, steps: int, cpu: float) -> None:
         for index in range(steps):
@@ -206,6 +206,20 @@ def test_totals_that_come_seldom_make_one_step_with_the_cpu_of_the_same_time() -
     assert report is not None
     assert report.rps_fractional == pytest.approx(100, rel=0.05)
     assert report.cpu_utilization == pytest.approx(0.4, rel=0.05)
+
+
+def test_totals_that_are_no_longer_recent_withdraw_the_report() -> None:
+    machine = Machine()
+    machine.step(requests=10, steps=20)
+    totals, machine.totals = machine.totals, None
+    machine.step()
+    assert machine.text() == ""
+    assert machine.sampler.detail == "no request rate"
+    machine.totals = totals
+    machine.step(requests=10)
+    assert machine.text() == ""
+    machine.step(requests=10)
+    assert machine.text() != ""
 
 
 def test_fields_formats_separator_and_named_metrics_are_as_configured() -> None:
