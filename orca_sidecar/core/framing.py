@@ -18,7 +18,6 @@ from orca_sidecar.core.head import CRLF
 # 15 digits: a size that a signed 64-bit integer holds. RFC 9112 §7.1 warns of overflow; so does every desync study.
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(;[\t\x20-\x7e\x80-\xff]*)?")
 _LINE_LIMIT = 4096
-_DIGITS = re.compile(rb"[0-9]{1,18}")
 
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -229,9 +228,14 @@ def content_length(values: list[bytes], error: type[ProtocolError]) -> int | Non
         return None
     if len(values) > 1:
         raise error("more than one Content-Length (RFC 9112 section 6.3)")
-    if not _DIGITS.fullmatch(values[0]):
+    return length_of(values[0], error)
+
+
+def length_of(value: bytes, error: type[ProtocolError]) -> int:
+    """A Content-Length's value as a number: 1 to 18 digits and nothing else."""
+    if not value.isdigit() or len(value) > 18:
         raise error("malformed Content-Length (RFC 9110 section 8.6)")
-    return int(values[0])
+    return int(value)
 
 
 def is_chunked(values: list[bytes], error: type[ProtocolError]) -> bool:

@@ -193,6 +193,11 @@ class Positions:
         """A function that picks the lines of these kinds out of a head, in order."""
         return self.pick([index for index, other in enumerate(self._kinds) if other in kinds])
 
+    def lone(self, kind: int, *, without: int) -> int:
+        """The index of the one line of a kind where there is none of the other; -1 if it is not so."""
+        found = self.of(kind)
+        return found[0] if len(found) == 1 and without not in self._kinds else -1
+
     def pick(self, indices: Sequence[int]) -> LinePick:
         """A function that picks the lines at `indices`; in C where there are several."""
         if not indices:

@@ -50,6 +50,8 @@ _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _WEBSOCKET_BEARER = b"base64url.bearer.authorization.k8s.io."
 _KEPT_FIELDS = 4096
 _KEPT_LENGTH = 256
+_KEPT_DECISIONS = 1024
+_KEPT_DECISION_LENGTH = 2048
 
 
 class IdentityField(IntEnum):
@@ -182,6 +184,9 @@ class Caller:
         object.__setattr__(self, "unclaimed", unclaimed)
 
 
+_FRONT_PROXY = CallerKind.FRONT_PROXY
+
+
 class Field(NamedTuple):
     """One identity field of a request, read."""
 
@@ -241,6 +246,7 @@ class IdentityRules:
         self._strip = frozenset(_STANDARD_NAMES) - self._ranks.keys()
         self._prefixes = lists[3]
         self._several = any(len(names) > 1 for names in lists)
+        self._decided: dict[tuple[bytes, ...], Assertion] = {}
         self._fields = _FieldMemo(self)
         self.field = self._fields.__getitem__
         """`field(line) -> Field`: read a valid, complete field line of a name that `kind_of` knows."""
@@ -282,6 +288,22 @@ class IdentityRules:
         if caller.kind is CallerKind.FRONT_PROXY:
             return self._spoken_for(fields)
         return self.assert_identity(caller, (), lines)._replace(stripped=len(fields))
+
+    def decide(self, caller: Caller, said: Sequence[bytes], lines: Iterable[bytes]) -> Assertion:
+        """`assert_identity` for `said`, the identity fields' raw lines. What a front proxy says is remembered: it
+        speaks for the same few users again and again, and what that comes to depends on the lines alone.
+        """
+        if said and caller.kind is _FRONT_PROXY:
+            key = tuple(said)
+            decided = self._decided.get(key)
+            if decided is None:
+                decided = self._spoken_for([*map(self.field, said)])
+                if sum(map(len, key)) <= _KEPT_DECISION_LENGTH:
+                    if len(self._decided) >= _KEPT_DECISIONS:
+                        self._decided.clear()
+                    self._decided[key] = decided
+            return decided
+        return self.assert_identity(caller, [*map(self.field, said)], lines)
 
     def _spoken_for(self, fields: Sequence[Field]) -> Assertion:
         """What a front proxy says, read as kube-apiserver's `headerrequest` does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orca_sidecar.core.errors import ResponseError
-from orca_sidecar.core.framing import content_length, is_chunked
+from orca_sidecar.core.framing import content_length, is_chunked, length_of
 from orca_sidecar.core.head import (
     RESPONSE_FIELDS,
     LineMemo,
@@ -27,6 +27,7 @@ class ResponseLayout:
         "kept",
         "kept_upgrading",
         "kinds",
+        "lone_length",
         "priority_level",
         "reports",
         "transfer_encoding",
@@ -39,6 +40,8 @@ class ResponseLayout:
         self.kinds = kinds
         self.reports = kinds.count(field.LOAD_REPORT)
         self.is_framed = field.CONTENT_LENGTH in kinds or field.TRANSFER_ENCODING in kinds
+        self.lone_length = at.lone(field.CONTENT_LENGTH, without=field.TRANSFER_ENCODING)
+        """Index of the Content-Length where it alone frames the body, as nearly always; else -1."""
         self.has_connection = field.CONNECTION in kinds
         self.has_upgrade = field.UPGRADE in kinds
         self.content_length = at.lines(field.CONTENT_LENGTH)
@@ -69,7 +72,9 @@ class ResponseHead:
         self.length: int | None = None
         self.says_close = False
         self.persistent = minor == 1
-        if layout.is_framed:
+        if layout.lone_length >= 0:
+            self.length = length_of(field_value(self.lines[layout.lone_length]), ResponseError)
+        elif layout.is_framed:
             self.chunked = is_chunked(self._values(layout.transfer_encoding), ResponseError)
             self.length = content_length(self._values(layout.content_length), ResponseError)
             if self.chunked and (self.length is not None or minor == 0):

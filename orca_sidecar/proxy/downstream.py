@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Sequence
 
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReplyReason, RequestError, Termination, local_reply
@@ -26,6 +27,9 @@ _AHEAD_LIMIT = 64 * 1024
 # connection under the answer (RFC 9112 §9.6).
 _LINGER_SECONDS = 1.0
 
+_LOAD_REPORT_REFUSALS = metrics.LOAD_REPORT_REFUSALS.offset
+_REQUESTS_BY_IDENTITY = metrics.REQUESTS_BY_IDENTITY.offset
+
 _HANDSHAKE_NS = 10 * 10**9
 
 _UPSTREAM_SLOW = 1
@@ -38,6 +42,7 @@ class DownstreamConnection(TLSConnection):
     __slots__ = (
         "_ahead",
         "_head_buffer",
+        "_opt_in",
         "_pauses",
         "_plane",
         "caller",
@@ -64,6 +69,7 @@ class DownstreamConnection(TLSConnection):
         self.peer = b""
         self._ahead = b""
         self._head_buffer: HeadBuffer | None = None
+        self._opt_in: tuple[Sequence[bytes], Caller, Format | Refusal] | None = None
         self._pauses = 0
 
     # -- the connection's side -----------------------------------------------------------------------------------
@@ -139,13 +145,15 @@ class DownstreamConnection(TLSConnection):
         if self.over_limit:
             raise RequestError("too many connections", LocalReplyReason.TOO_MANY_CONNECTIONS)
         caller = self.caller
-        if caller.kind and not plane.trust.still_valid(caller, time.time()):
+        if caller.kind and not (
+            caller.generation == plane.trust.generation
+            and caller.not_before <= time.time() <= caller.not_after
+        ):
             # Its certificate's time is over, or the CA files changed since it was judged.
             caller = self.caller = self._judge()
-        plane.cells[metrics.REQUESTS_BY_IDENTITY.offset + caller.kind] += 1
+        plane.cells[_REQUESTS_BY_IDENTITY + caller.kind] += 1
         lines = head.lines
-        rules = plane.identity_rules
-        assertion = rules.assert_identity(caller, [*map(rules.field, head.layout.identity(lines))], lines)
+        assertion = plane.identity_rules.decide(caller, head.layout.identity(lines), lines)
         if assertion.stripped:
             plane.cells[metrics.FORGED_IDENTITY_HEADERS_STRIPPED.offset + caller.kind] += assertion.stripped
         if assertion.refusal:
@@ -170,10 +178,16 @@ class DownstreamConnection(TLSConnection):
             self._wait_behind(rest)
 
     def _asked_for(self, head: RequestHead, caller: Caller) -> Format | Refusal:
+        """What the opt-in comes to; remembered, since a load balancer sends the same line with every request."""
         plane = self._plane
-        asked = plane.opt_in.judge([*map(field_value, head.layout.opt_in(head.lines))], caller.may_ask)
-        if isinstance(asked, Refusal):
-            plane.cells[metrics.LOAD_REPORT_REFUSALS.offset + asked] += 1
+        said = head.layout.opt_in(head.lines)
+        if self._opt_in is not None and self._opt_in[0] == said and self._opt_in[1] is caller:
+            asked = self._opt_in[2]
+        else:
+            asked = plane.opt_in.judge([*map(field_value, said)], caller.may_ask)
+            self._opt_in = (said, caller, asked)
+        if asked.__class__ is Refusal:
+            plane.cells[_LOAD_REPORT_REFUSALS + asked] += 1
         return asked
 
     def _judge(self) -> Caller:

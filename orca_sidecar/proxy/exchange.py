@@ -258,8 +258,10 @@ class Exchange:
         """How the response's body is told (RFC 9112 §6.3)."""
         self._reusable = head.persistent
         if head.code == 101:
-            if not self._upgrades:
-                raise ResponseError("a 101 that nobody asked for (RFC 9110 section 15.2.2)")
+            if not self._upgrades or not self._request_body.done:
+                raise ResponseError(
+                    "a 101 that nobody asked for, or before the request's end (RFC 9110 section 7.8)"
+                )
             self.is_tunnel = True
             self._reusable = False
             self._request_body = UntilCloseBody()
