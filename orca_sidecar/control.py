@@ -135,8 +135,12 @@ class Control:
             log.error("a control task ended", exc_info=error)
 
     def leave(self) -> None:
-        """Not ready from now on; nothing is reported any more."""
+        """Not ready from now on; nothing is reported any more, and out-of-band streams end."""
         self._leaving = True
+        if self._out_of_band is not None:
+            # At once, so that balancers dial this node's successor rather than wait for a stream that is silent.
+            self._run(self._out_of_band.stop())
+            self._out_of_band = None
 
     async def close(self) -> None:
         """Stop everything; the agent-check last, since until then it answers `drain`."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReplyReason, RequestError, Termination, local_reply
 from orca_sidecar.core.head import END_OF_HEAD, HeadBuffer, field_value
-from orca_sidecar.core.identity import Caller
+from orca_sidecar.core.identity import Caller, CallerKind
 from orca_sidecar.core.load_report import Format
 from orca_sidecar.core.opt_in import Refusal
 from orca_sidecar.core.request_head import RequestHead
@@ -30,6 +30,7 @@ _LINGER_SECONDS = 1.0
 _LOAD_REPORT_REFUSALS = metrics.LOAD_REPORT_REFUSALS.offset
 _REQUESTS_BY_IDENTITY = metrics.REQUESTS_BY_IDENTITY.offset
 
+_FRONT_PROXY = CallerKind.FRONT_PROXY
 _HANDSHAKE_NS = 10 * 10**9
 
 _UPSTREAM_SLOW = 1
@@ -82,7 +83,9 @@ class DownstreamConnection(TLSConnection):
     def data_received(self, data: bytes) -> None:
         exchange = self.exchange
         if exchange is None:
-            if not self.discarding:
+            if self._ahead:
+                self._wait_behind(data)  # `_next_ahead` is on its way: what came first goes first
+            elif not self.discarding:
                 self._on_head_data(data)
         elif exchange.takes_request_data:
             self._on_body_data(exchange, data)
@@ -151,6 +154,10 @@ class DownstreamConnection(TLSConnection):
         ):
             # Its certificate's time is over, or the CA files changed since it was judged.
             caller = self.caller = self._judge()
+        if head.asks_upgrade and caller.kind is _FRONT_PROXY:
+            # A balancer may pass on what its client sent without waiting for the 101. Where none comes, that must not be
+            # taken for the next request: it would have the balancer's authority.
+            head.wants_close = True
         plane.cells[_REQUESTS_BY_IDENTITY + caller.kind] += 1
         lines = head.lines
         assertion = plane.identity_rules.decide(caller, head.layout.identity(lines), lines)
@@ -173,7 +180,11 @@ class DownstreamConnection(TLSConnection):
             asked if isinstance(asked, Format) else None,
             counted=not info.health_probe and plane.opt_in.counts(asked, caller.may_ask),
         )
-        rest = exchange.begin(rewrite_request(head, self.peer, assertion.lines), rest)
+        try:
+            rest = exchange.begin(rewrite_request(head, self.peer, assertion.lines), rest)
+        except RequestError as error:
+            exchange.fail_request(error)
+            return
         if rest and self.exchange is exchange:
             self._wait_behind(rest)
 
@@ -208,6 +219,11 @@ class DownstreamConnection(TLSConnection):
         if len(self._ahead) > _AHEAD_LIMIT:
             self._pause(_AHEAD)
 
+    @property
+    def has_sent_ahead(self) -> bool:
+        """The caller did not wait for the response."""
+        return bool(self._ahead)
+
     # -- the exchange's side -------------------------------------------------------------------------------------
 
     def finished(self, *, close: bool, linger: bool) -> None:
@@ -226,9 +242,7 @@ class DownstreamConnection(TLSConnection):
     def _next_ahead(self) -> None:
         data, self._ahead = self._ahead, b""
         self._resume(_AHEAD)
-        if self.exchange is not None:
-            self._ahead = data
-        elif data and not self.discarding and not self.is_closing:
+        if data and not self.discarding and not self.is_closing:
             self._on_head_data(data)
 
     def on_tunnel(self) -> None:

@@ -32,6 +32,7 @@ _LOAD_BALANCED_ERRORS = metrics.LOAD_BALANCED_ERRORS.offset
 _REPORTS_STRIPPED = metrics.BACKEND_REPORTS_STRIPPED.slot(metrics.Where.HEADER)
 _TERMINATIONS = metrics.TERMINATIONS.offset
 _UPGRADES = metrics.UPGRADES.offset
+_COMPLETE = Termination.COMPLETE
 _DURATIONS = metrics.REQUEST_DURATION.offset
 _DURATIONS_PER_VERB = metrics.REQUEST_DURATION.strides[0]
 _observe = metrics.REQUEST_DURATION.observe
@@ -234,8 +235,15 @@ class Exchange:
         body = self._frame(head)
         # The connection ends with this response where the caller asked for it; where kube-apiserver says so, so that a
         # pinned client leaves a dying node; where only closing tells the length; and where the request's body is still on
-        # its way, since its rest could not be told from the next request.
-        if head.says_close or self._until_close or not self._request_body.done or plane.draining:
+        # its way, since its rest could not be told from the next request. So it is where an upgrade is refused and the
+        # caller did not wait: what it sent may have been meant for the tunnel.
+        if (
+            head.says_close
+            or self._until_close
+            or not self._request_body.done
+            or plane.draining
+            or (self._upgrades and self.downstream.has_sent_ahead)
+        ):
             self._closes = True
         report = b""
         if self._report_format is not None:
@@ -268,6 +276,9 @@ class Exchange:
             self._plane.cells[_UPGRADES] += 1
             self._plane.cells[self._in_flight] -= 1
             return UntilCloseBody()
+        if self._upgrades:
+            # kube-apiserver answers for what it proxies by hand, on a connection that it closes afterwards.
+            self._reusable = False
         if head.has_no_body(self._method):
             return NO_BODY
         if head.chunked:
@@ -298,7 +309,7 @@ class Exchange:
             self._pool.release(connection)
         else:
             connection.discard()
-        self._end(Termination.COMPLETE)
+        self._end(_COMPLETE)
         self.downstream.finished(close=self._closes, linger=not whole)
 
     # -- other ends ----------------------------------------------------------------------------------------------
@@ -316,7 +327,7 @@ class Exchange:
         elif self._response_body is None:
             self._lost_before_response()
         elif clean and isinstance(self._response_body, UntilCloseBody):
-            self._end(Termination.COMPLETE)
+            self._end(_COMPLETE)
             self.downstream.finished(close=True, linger=not self._request_body.done)
         else:
             self.cut(Termination.UPSTREAM_CLOSED)
@@ -386,6 +397,8 @@ class Exchange:
         self.upstream = None
         if connection is not None:
             connection.discard()
+        else:
+            self._pool.cancel(self)
 
     def _end(self, termination: Termination) -> None:
         """Count it. Called once."""

@@ -72,7 +72,7 @@ class Plane:
         """The load report's header line for a response, or b"" while there is none to give."""
         line = self._report.line(format_, monotonic_ns())
         if line:
-            self.cells[metrics.LOAD_REPORTS_ATTACHED.offset + format_] += 1
+            self.cells[_REPORTS_ATTACHED + format_] += 1
         else:
             self.cells[metrics.LOAD_REPORT_REFUSALS.offset + OptInRefusal.UNAVAILABLE] += 1
         return line
@@ -135,6 +135,7 @@ class Plane:
         return _REQUESTS + info.verb_index * _PER_VERB + code * _PER_CODE + info.long_running
 
 
+_REPORTS_ATTACHED = metrics.LOAD_REPORTS_ATTACHED.offset
 _REQUESTS = metrics.REQUESTS.offset
 _PER_VERB, _PER_CODE, _ = metrics.REQUESTS.strides
 _IN_FLIGHT_LONG_RUNNING = metrics.REQUESTS_IN_FLIGHT.slot(metrics.InFlight.LONG_RUNNING)

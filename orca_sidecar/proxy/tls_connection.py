@@ -39,6 +39,10 @@ class State(IntEnum):
     LOST = 3
 
 
+# Looking up an enumeration's member costs more than the comparison it is for (CPython 3.11).
+_HANDSHAKE, _OPEN, _CLOSING, _LOST = State
+
+
 class TLSConnection(asyncio.BufferedProtocol):
     """One connection. Subclasses answer `handshake_complete`, `data_received`, `peer_closed` and `lost`."""
 
@@ -55,7 +59,7 @@ class TLSConnection(asyncio.BufferedProtocol):
         )
         # What `ssl.SSLObject` passes each call on to: it is called two or three times a request.
         self._tls: Any = cast(Any, self.ssl_object)._sslobj
-        self.state = State.HANDSHAKE
+        self.state = _HANDSHAKE
         self.tls_error: ssl.SSLError | None = None
         """What ended the handshake or the connection, if TLS did."""
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -82,7 +86,7 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Encrypt and queue. Does nothing once the connection is closed, by whichever side."""
-        if self.state is not State.OPEN:
+        if self.state is not _OPEN:
             return
         tls, outgoing = self._tls, self._outgoing
         try:
@@ -101,10 +105,10 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Deliver what is queued, say close_notify, and close. Nothing is read any more."""
-        if self.state >= State.CLOSING:
+        if self.state >= _CLOSING:
             return
-        was_open = self.state is State.OPEN
-        self.state = State.CLOSING
+        was_open = self.state is _OPEN
+        self.state = _CLOSING
         if was_open:
             # "Want read" is the usual answer: the peer's own close_notify is not waited for (RFC 8446 section 6.1).
             with contextlib.suppress(ssl.SSLError):
@@ -116,14 +120,14 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once, with a reset; what is queued is thrown away."""
-        if self.state is not State.LOST:
-            self.state = State.CLOSING
+        if self.state is not _LOST:
+            self.state = _CLOSING
             self._tcp.abort()
 
     @property
     def is_closing(self) -> bool:
         """Closed by either side."""
-        return self.state >= State.CLOSING
+        return self.state >= _CLOSING
 
     @property
     def has_unsent_bytes(self) -> bool:
@@ -132,12 +136,12 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         """Take no more from the peer for now."""
-        if self.state is State.OPEN:
+        if self.state is _OPEN:
             self._tcp.pause_reading()
 
     def resume_reading(self) -> None:
         """Take more."""
-        if self.state is State.OPEN:
+        if self.state is _OPEN:
             self._tcp.resume_reading()
 
     # -- the event loop's side -----------------------------------------------------------------------------------
@@ -153,12 +157,12 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         state = self.state
-        if state >= State.CLOSING:
+        if state >= _CLOSING:
             return
         self._incoming.write(_CIPHERTEXT[:nbytes])
-        if state is State.HANDSHAKE:
+        if state is _HANDSHAKE:
             self._shake_hands()
-            if self.state is not State.OPEN or not self._incoming.pending:
+            if self.state is not _OPEN or not self._incoming.pending:
                 return
         self._read()
 
@@ -168,7 +172,7 @@ class TLSConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        self.state = State.LOST
+        self.state = _LOST
         self.lost()
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -182,7 +186,7 @@ class TLSConnection(asyncio.BufferedProtocol):
             self._fail(error)
         else:
             self._flush()
-            self.state = State.OPEN
+            self.state = _OPEN
             self.handshake_complete()
 
     def _read(self) -> None:
@@ -190,7 +194,7 @@ class TLSConnection(asyncio.BufferedProtocol):
         tls, incoming = self._tls, self._incoming
         size = len(_PLAINTEXT)
         closed = False
-        while self.state is State.OPEN:
+        while self.state is _OPEN:
             filled = 0
             try:
                 while filled < size:
@@ -211,7 +215,7 @@ class TLSConnection(asyncio.BufferedProtocol):
             if filled:
                 self.data_received(bytes(_PLAINTEXT[:filled]))
             if closed:
-                if self.state is State.OPEN:
+                if self.state is _OPEN:
                     self.peer_closed()
                     self.close()
                 return
@@ -225,7 +229,7 @@ class TLSConnection(asyncio.BufferedProtocol):
     def _fail(self, error: ssl.SSLError) -> None:
         """TLS is broken: OpenSSL's alert is sent, then the connection closed."""
         self.tls_error = error
-        self.state = State.CLOSING
+        self.state = _CLOSING
         self._flush()
         self._tcp.close()
 
