@@ -16,7 +16,9 @@ ServiceTime = Callable[[Random], float]
 """Draws the CPU time of one request, in seconds."""
 
 BACKGROUND_WORK = 0.004
-"""CPU seconds of one piece of background work: short against a request, so that it delays by its sum."""
+"""CPU seconds of one piece of even background work: short against a request, so that it delays by its sum."""
+RANDOM_BACKGROUND_WORK = 0.008
+"""Mean CPU seconds of one piece of random background work: as long as a request."""
 
 
 def service_time(text: str) -> ServiceTime:
@@ -57,16 +59,26 @@ class VirtualCores:
     work.
 
     `background` is the share of all cores that work which no load balancer can move takes: controllers,
-    schedulers, watches. It arrives evenly spaced and queues like everything else. `speed` scales how much
-    work a core does in a second: 0.5 is a node at half its clock.
+    schedulers, watches. It arrives evenly spaced, or with `random` as requests do (Poisson, exponential work),
+    and queues like everything else. `speed` scales how much work a core does in a second: 0.5 is a node at
+    half its clock.
     """
 
-    def __init__(self, cores: int, *, background: float = 0.0, speed: float = 1.0, now: float = 0.0) -> None:
+    def __init__(
+        self,
+        cores: int,
+        *,
+        background: float = 0.0,
+        speed: float = 1.0,
+        now: float = 0.0,
+        random: Random | None = None,
+    ) -> None:
         if cores < 1:
             raise ValueError(f"at least one core, not {cores}")
         self.cores = cores
         self._free_at = [now] * cores  # a heap: when each core has done what it was given
         self._assigned = 0.0
+        self._random = random
         self._next_background = now
         self._background = 0.0
         self._speed = 1.0
@@ -108,10 +120,15 @@ class VirtualCores:
     def _run_background(self, now: float) -> None:
         if not self._background:
             return
-        spacing = BACKGROUND_WORK / (self._background * self.cores)
+        rate = self._background * self.cores  # CPU seconds a second
         while self._next_background <= now:
-            self._assign(self._next_background, BACKGROUND_WORK)
-            self._next_background += spacing
+            if self._random is None:
+                work, pause = BACKGROUND_WORK, BACKGROUND_WORK / rate
+            else:
+                work = self._random.expovariate(1 / RANDOM_BACKGROUND_WORK)
+                pause = self._random.expovariate(rate / RANDOM_BACKGROUND_WORK)
+            self._assign(self._next_background, work)
+            self._next_background += pause
 
     def _assign(self, arrival: float, work: float) -> float:
         duration = work / self._speed

@@ -94,6 +94,8 @@ class Capacity:
     """Bytes that a LIST holds from its arrival on."""
     list_hold: float = 2.0
     """Seconds for which it holds them after its end, until garbage collection."""
+    random_background: bool = False
+    """Background work arrives as requests do instead of evenly spaced: a busy node then delays more."""
     restart_seconds: float = 3.0
     """From being killed to listening again."""
     cold_seconds: float = 2.0
@@ -112,8 +114,22 @@ class Totals:
 class _Life:
     """From one start of the API server to its end: restarting forgets all of it."""
 
-    def __init__(self, capacity: Capacity, folder: Path, background: float, speed: float, now: float) -> None:
-        self.cores = VirtualCores(capacity.cores, background=background, speed=speed, now=now)
+    def __init__(
+        self,
+        capacity: Capacity,
+        folder: Path,
+        background: float,
+        speed: float,
+        now: float,
+        dice: random.Random,
+    ) -> None:
+        self.cores = VirtualCores(
+            capacity.cores,
+            background=background,
+            speed=speed,
+            now=now,
+            random=dice if capacity.random_background else None,
+        )
         self.memory = Memory(capacity.memory_limit, capacity.memory_base)
         self.files = CgroupFiles(folder, cores=capacity.cores, memory_limit=capacity.memory_limit)
         self.inflight = 0
@@ -225,7 +241,7 @@ class StandIn:
         self._starts += 1
         folder = self._cgroup_root / self.name / f"run-{self._starts}"
         now = time.monotonic()
-        life = _Life(self.capacity, folder, self._background, self._speed, now)
+        life = _Life(self.capacity, folder, self._background, self._speed, now, self._random)
         life.ready_at = now + cold
         self._life = life
         self._write(life)
@@ -367,6 +383,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--speed", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cores", type=int, default=default.cores)
+    parser.add_argument("--random-background", action="store_true", help="background work arrives at random")
     parser.add_argument(
         "--service", type=service_time, default=default.service, help="e.g. exponential:0.008"
     )

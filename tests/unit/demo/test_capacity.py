@@ -40,6 +40,16 @@ def test_background_takes_its_share_from_when_it_is_set():
     assert third - second == pytest.approx(0.0, abs=2 * BACKGROUND_WORK)
 
 
+def test_random_background_takes_the_same_share_and_delays_more():
+    even, random = VirtualCores(1, background=0.8), VirtualCores(1, background=0.8, random=Random(1))
+    waits = {
+        cores: fmean(cores.submit(at, 0.001) - at for at in (number * 0.1 for number in range(2000)))
+        for cores in (even, random)
+    }
+    assert random.used(200.0) == pytest.approx(even.used(200.0), rel=0.03)
+    assert waits[random] > 3 * waits[even]
+
+
 def test_background_delays_requests():
     idle, busy = VirtualCores(1), VirtualCores(1, background=0.9)
     work = [(number * 0.1, 0.008) for number in range(200)]
