@@ -10,4 +10,3 @@ class TrustError(Exception):
 
     def __init__(self, path: Path | None, problem: str) -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
-        self.path = path

@@ -140,7 +140,8 @@ class TrustStore:
         intermediates = tuple(chain_der) or self._chains.get(digest, ())
         try:
             caller = self._verdict(leaf_der, intermediates, digest.hex(), now)
-        except (UnverifiedError, ValueError) as error:
+        except Exception as error:
+            # UnverifiedError, ValueError, and what else a library may say of bytes that a stranger made up.
             return Caller(
                 CallerKind.UNVERIFIED,
                 not_after=now + REFUSAL_LIFETIME,
@@ -155,7 +156,7 @@ class TrustStore:
     def _verdict(self, leaf_der: bytes, chain_der: Sequence[bytes], fingerprint: str, now: float) -> Caller:
         """Ask the front-proxy authorities first, then the client authorities, as kube-apiserver does.
 
-        Raises `UnverifiedError`, and `ValueError` for what cannot be parsed.
+        Raises `UnverifiedError`, and whatever parsers raise for what cannot be parsed.
         """
         leaf = x509.load_der_x509_certificate(leaf_der)
         subject = read_subject(leaf)

@@ -47,7 +47,7 @@ _MIN_RSA_BITS = 2048
 # Critical extensions that the check by hand understands.
 _UNDERSTOOD = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName)
 # What the library raises for certificates that it cannot read, beside its verdicts.
-_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension)
 
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orca_sidecar.core.identity import Subject
@@ -123,7 +123,7 @@ def test_subjects_that_go_does_not_parse(ca: Authority, kind: str, tag: int, val
 
 
 @given(name=st.text(max_size=80), organizations=st.lists(st.text(max_size=80), max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(derandomize=True, deadline=None)
 def test_any_text_is_read_back(ca: Authority, name: str, organizations: list[str]) -> None:
     rdns = [attribute(ORG, UTF8, text.encode()) for text in organizations]
     certificate = with_subject(ca, *rdns, attribute(CN, UTF8, name.encode()))
