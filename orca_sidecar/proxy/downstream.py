@@ -16,7 +16,7 @@ from orca_sidecar.core.opt_in import Refusal
 from orca_sidecar.core.request_head import RequestHead
 from orca_sidecar.core.request_info import RequestInfo, classify
 from orca_sidecar.core.request_rewrite import rewrite_request
-from orca_sidecar.proxy.exchange import Exchange
+from orca_sidecar.proxy.exchange import Exchange, request_body
 from orca_sidecar.proxy.plane import Plane
 from orca_sidecar.proxy.tls_connection import State, TLSConnection
 from orca_sidecar.trust.contexts import peer_certificates
@@ -298,11 +298,17 @@ class DownstreamConnection(TLSConnection):
         return answer.code
 
     def _answer(self, reason: LocalReplyReason, message: str, head: RequestHead, rest: bytes) -> None:
-        """Answer a well-formed request without asking the upstream. With a body it is the connection's last."""
-        close = head.wants_close or head.has_body or reason is LocalReplyReason.DRAINING
+        """Answer a well-formed request without asking the upstream. Raises `RequestError` for a malformed body.
+
+        A body that came with its head is passed over; for one that did not, the connection is closed.
+        """
+        body = request_body(self._plane, head)
+        if not body.done:
+            _, rest = body.feed(rest)
+        close = head.wants_close or not body.done or reason is LocalReplyReason.DRAINING
         self._count_answered(self.send_local_reply(reason, message, head.method, close=close), head)
         self._ahead = rest + self._ahead
-        self.finished(close=close, linger=head.has_body)
+        self.finished(close=close, linger=not body.done)
 
     def _count_answered(self, code: int, head: RequestHead) -> None:
         plane = self._plane

@@ -41,6 +41,13 @@ _observe = metrics.REQUEST_DURATION.observe
 _PENDING_LIMIT = 64 * 1024
 
 
+def request_body(plane: Plane, head: RequestHead) -> Body:
+    """How a request's body is told (RFC 9112 §6.3)."""
+    if head.chunked:
+        return ChunkedBody(RequestError, plane.keep_request_trailer, _TRAILER_LIMIT)
+    return LengthBody(head.content_length) if head.content_length else NO_BODY
+
+
 class Exchange:
     """One request and its response, from the parsed request head to the last byte of the response.
 
@@ -105,13 +112,7 @@ class Exchange:
         self._until_close = False
         self._reusable = True
         self._code = 0
-        self._request_body: Body
-        if head.chunked:
-            self._request_body = ChunkedBody(RequestError, plane.keep_request_trailer, _TRAILER_LIMIT)
-        elif head.content_length:
-            self._request_body = LengthBody(head.content_length)
-        else:
-            self._request_body = NO_BODY
+        self._request_body: Body = request_body(plane, head)
         self._retryable = info.retry_safe and not self._upgrades and self._request_body is NO_BODY
         cells = plane.cells
         self._in_flight = plane.in_flight_slot(info)
@@ -310,7 +311,7 @@ class Exchange:
         else:
             connection.discard()
         self._end(_COMPLETE)
-        self.downstream.finished(close=self._closes, linger=not whole)
+        self.downstream.finished(close=self._closes, linger=not whole or self._upgrades)
 
     # -- other ends ----------------------------------------------------------------------------------------------
 
