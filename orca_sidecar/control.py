@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import platform
 import signal
@@ -22,7 +23,10 @@ from orca_sidecar.load.sources import open_sources
 from orca_sidecar.publish.agent_check import AgentCheck
 from orca_sidecar.publish.credentials import CredentialFiles
 from orca_sidecar.runtime import Shared, Signals
-from orca_sidecar.trust.contexts import certificate_expiries
+from orca_sidecar.trust.contexts import certificate_expiries, upstream_contexts
+from orca_sidecar.trust.errors import TrustError
+from orca_sidecar.trust.files import RELOAD_SECONDS, FileWatch, certificate_files
+from orca_sidecar.trust.store import Bundles
 
 if TYPE_CHECKING:
     from orca_sidecar.publish.oob_grpc import OutOfBandServer
@@ -63,14 +67,15 @@ class Control:
         self._leaving = False
         self._started_ns = time.monotonic_ns()
         self._tasks: list[asyncio.Task[None]] = []
-        plain = shared.upstream_contexts[Pool.PLAIN]
-        self._probe = Probe(cfg.upstream, lambda: plain)
+        self._plain = shared.upstream_contexts[Pool.PLAIN]
+        self._files = FileWatch(certificate_files(cfg))
+        self._probe = Probe(cfg.upstream, lambda: self._plain)
         self._scraper: ApiserverMetrics | None = None
         self._sampler: Sampler | None = None
         if cfg.load_metrics.enabled:
             counters: Counters = ProxyCounters(shared.cells)
             if cfg.mode == "reporter":
-                counters = self._scraper = ApiserverMetrics(cfg.upstream, lambda: plain)
+                counters = self._scraper = ApiserverMetrics(cfg.upstream, lambda: self._plain)
             self._sampler = Sampler(
                 cfg.load_metrics,
                 open_sources(cfg.load_metrics.sampler),
@@ -119,10 +124,21 @@ class Control:
         if self._agent_check is not None:
             await self._agent_check.start()
         self._run(self._probe.run())
+        self._run(self._watch_files())
         if self._sampler is not None:
             self._run(self._sampler.run())
         if self._scraper is not None:
             self._run(self._scraper.run())
+
+    async def _watch_files(self) -> None:
+        """The probe and out of band use changed authorities too; what cannot be used is the data plane's to report."""
+        while True:
+            await asyncio.sleep(RELOAD_SECONDS)
+            if self._files.changed():
+                with contextlib.suppress(OSError, ValueError, TrustError):
+                    bundles = Bundles.load(self._shared.configuration)
+                    self._plain = upstream_contexts(self._shared.configuration)[Pool.PLAIN]
+                    self._shared.trust.replace(bundles)
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -68,7 +68,7 @@ def prepare(cfg: SidecarConfiguration, secret: bytes = b"") -> Shared:
         cfg.front_proxy.extra_headers_prefix,
     )
     trust = TrustStore.from_configuration(cfg, rules)
-    context, _ = server_context(cfg, trust)
+    context, _ = server_context(cfg, trust.bundles)
     if cfg.load_metrics.enabled and cfg.load_metrics.opt_in.gate == "open":
         log.warning("loadMetrics.optIn.gate is open: whoever reaches the listener may learn this node's load")
     return Shared(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import signal
 import socket
 
+from orca_sidecar import metrics
 from orca_sidecar.core.identity import Pool
 from orca_sidecar.core.load_report import Format
 from orca_sidecar.core.opt_in import Gate, OptIn
@@ -13,6 +16,12 @@ from orca_sidecar.proxy.plane import Plane
 from orca_sidecar.proxy.upstream import UpstreamPool
 from orca_sidecar.runtime import Shared, Signals
 from orca_sidecar.settings.schema import SidecarConfiguration
+from orca_sidecar.trust.contexts import server_context, upstream_contexts
+from orca_sidecar.trust.errors import TrustError
+from orca_sidecar.trust.files import RELOAD_SECONDS, FileWatch, certificate_files
+from orca_sidecar.trust.store import Bundles
+
+log = logging.getLogger(__name__)
 
 
 def opt_in(cfg: SidecarConfiguration, secret: bytes) -> OptIn:
@@ -67,9 +76,43 @@ class DataPlane:
             [other for number, other in enumerate(shared.cells) if number != index],
         )
 
+        self._configuration = cfg
+        self._files = FileWatch(certificate_files(cfg))
+        self._reloads: asyncio.Task[None] | None = None
+
     def start(self) -> None:
-        """Accept connections."""
+        """Accept connections, and look after the certificate files."""
         self.listener.start()
+        self._reloads = asyncio.get_running_loop().create_task(self._watch_files())
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(RELOAD_SECONDS)
+            if self._files.changed():
+                self.reload()
+
+    def reload(self) -> None:
+        """Use the certificates that are on disk now, or keep all of the last good ones.
+
+        New handshakes use them, on both sides. Open connections live on, but their callers' certificates are judged again
+        at the next request, so that an authority that was taken away no longer counts. Session tickets of before are
+        not resumed; a full handshake follows.
+        """
+        plane = self.plane
+        try:
+            bundles = Bundles.load(self._configuration)
+            server, _ = server_context(self._configuration, bundles)
+            upstream = upstream_contexts(self._configuration)
+        except (OSError, ValueError, TrustError) as error:
+            plane.cells[metrics.CERTIFICATE_RELOADS.slot(metrics.Result.ERROR)] += 1
+            log.error("changed certificate files are refused, the last good ones stay in use: %s", error)
+            return
+        plane.trust.replace(bundles)
+        self.listener.context = server
+        for pool in Pool:
+            plane.pools[pool].renew(upstream[pool])
+        plane.cells[metrics.CERTIFICATE_RELOADS.slot(metrics.Result.OK)] += 1
+        log.info("changed certificate files are in use")
 
     async def leave(self, signals: Signals, delay: float, grace: float) -> None:
         """The way out: not ready but serving for `delay`, then no new connections, then up to `grace` for the rest."""
@@ -80,6 +123,9 @@ class DataPlane:
 
     async def close(self) -> None:
         """Close what is left."""
+        if self._reloads is not None:
+            self._reloads.cancel()
+            await asyncio.gather(self._reloads, return_exceptions=True)
         await self.listener.close()
 
 

@@ -54,7 +54,8 @@ class Listener:
         self._plane = plane
         self._others = others
         self._sock = sock
-        self._context = context
+        self.context = context
+        """For new handshakes."""
         self._max_connections = max_connections
         self._taking: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -122,7 +123,7 @@ class Listener:
 
     async def _take(self, sock: socket.socket, *, over_limit: bool) -> None:
         """Hand an accepted socket to the event loop; TLS is the connection's own."""
-        connection = DownstreamConnection(self._plane, self._context, over_limit=over_limit)
+        connection = DownstreamConnection(self._plane, self.context, over_limit=over_limit)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
         except OSError:

@@ -155,14 +155,24 @@ class UpstreamPool:
         connection.used = True
         if connection.is_closing:
             self.forget(connection)
-            return
-        self._offer(connection)
+        elif connection.ssl_object.context is not self.context:
+            self.forget(connection)
+            connection.close()
+        else:
+            self._offer(connection)
 
     def forget(self, connection: UpstreamConnection) -> None:
         """The connection is gone or will be."""
         self.all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Use another context for new connections; idle ones are closed, those in use are not reused afterwards."""
+        self.context = context
+        for connection in list(self._idle):
+            self.forget(connection)
+            connection.close()
 
     def sweep(self, now: int) -> None:
         """Once a second: close the stale, warm the pool, publish the gauges. `now`: monotonic nanoseconds."""

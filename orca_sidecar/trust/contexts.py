@@ -14,7 +14,7 @@ from cryptography import x509
 from orca_sidecar.settings.schema import SidecarConfiguration
 from orca_sidecar.trust import accept_any
 from orca_sidecar.trust.errors import TrustError
-from orca_sidecar.trust.store import TrustStore
+from orca_sidecar.trust.store import Bundles
 from orca_sidecar.trust.verify import Authorities
 
 HTTP_1_1 = "http/1.1"
@@ -22,7 +22,7 @@ HTTP_1_1 = "http/1.1"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
-def server_context(configuration: SidecarConfiguration, trust: TrustStore) -> tuple[ssl.SSLContext, bool]:
+def server_context(configuration: SidecarConfiguration, bundles: Bundles) -> tuple[ssl.SSLContext, bool]:
     """The listener's context, and whether it accepts any client certificate (see `trust.accept_any`).
 
     If not, OpenSSL verifies in the handshake and aborts certificates of which it knows no issuer, or that are out of
@@ -42,10 +42,10 @@ def server_context(configuration: SidecarConfiguration, trust: TrustStore) -> tu
     if accept_any.available():
         accept_any.accept_any_client_certificate(context)
         return context, True
-    trust.bundles.check_names()
+    bundles.check_names()
     context.verify_mode = ssl.CERT_OPTIONAL
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    for authorities in (trust.bundles.client, trust.bundles.front_proxy):
+    for authorities in (bundles.client, bundles.front_proxy):
         if authorities is not None:
             context.load_verify_locations(cadata=authorities.der)
     return context, False

@@ -19,7 +19,7 @@ from tests.unit.trust.clusters import Cluster, make_cluster
 
 
 def server(cluster: Cluster) -> tuple[ssl.SSLContext, bool]:
-    return server_context(cluster.configuration(), cluster.trust())
+    return server_context(cluster.configuration(), cluster.trust().bundles)
 
 
 def test_server_context(cluster: Cluster) -> None:
@@ -33,7 +33,7 @@ def test_server_context(cluster: Cluster) -> None:
 
 
 def test_server_context_with_a_newer_minimum(cluster: Cluster) -> None:
-    context, _ = server_context(cluster.configuration(min_version="1.3"), cluster.trust())
+    context, _ = server_context(cluster.configuration(min_version="1.3"), cluster.trust().bundles)
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
 
 

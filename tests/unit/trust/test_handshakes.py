@@ -61,7 +61,7 @@ class Server:
 
     def __init__(self, cluster: Cluster, trust: TrustStore | None = None) -> None:
         self.trust = trust or cluster.trust()
-        self.context, self.accepts_any = server_context(cluster.configuration(), self.trust)
+        self.context, self.accepts_any = server_context(cluster.configuration(), self.trust.bundles)
         self.seen: list[tuple[Any, ...]] = []
         self.port = 0
 
