@@ -16,9 +16,7 @@ ServiceTime = Callable[[Random], float]
 """Draws the CPU time of one request, in seconds."""
 
 BACKGROUND_WORK = 0.004
-"""CPU seconds of one piece of even background work: short against a request, so that it delays by its sum."""
-RANDOM_BACKGROUND_WORK = 0.008
-"""Mean CPU seconds of one piece of random background work: as long as a request."""
+"""CPU seconds of one piece of background work: short against a request, so that it delays by its sum."""
 
 
 def service_time(text: str) -> ServiceTime:
@@ -125,8 +123,8 @@ class VirtualCores:
             if self._random is None:
                 work, pause = BACKGROUND_WORK, BACKGROUND_WORK / rate
             else:
-                work = self._random.expovariate(1 / RANDOM_BACKGROUND_WORK)
-                pause = self._random.expovariate(rate / RANDOM_BACKGROUND_WORK)
+                work = self._random.expovariate(1 / BACKGROUND_WORK)
+                pause = self._random.expovariate(rate / BACKGROUND_WORK)
             self._assign(self._next_background, work)
             self._next_background += pause
 
