@@ -26,7 +26,7 @@ from bench.harness.machine import describe_machine
 from bench.harness.process import BenchError, raise_open_files
 from bench.harness.report import headline, markdown, print_results, update_document
 from bench.harness.runner import FOREIGN_LIMIT, describe_strangers, run_scenarios
-from bench.harness.trial import DIRECT, Workshop
+from bench.harness.trial import NO_PROXY, Workshop
 from bench.parts import PARTS
 from bench.peers import PEERS
 
@@ -62,7 +62,7 @@ def main() -> int:
     peers = {name: PEERS[name] for name in arguments.peer or PEERS}
     parts = [PARTS[name] for name in arguments.part] if arguments.part else list(PARTS.values())
     scenarios = [scenario for part in parts for scenario in part(arguments.quick)]
-    used = {name for scenario in scenarios for name in scenario.subjects} - {DIRECT}
+    used = {name for scenario in scenarios for name in scenario.subjects} - set(NO_PROXY)
     peers = {name: peer for name, peer in peers.items() if name in used}
     try:
         machine = describe_machine(peers.values())
@@ -79,7 +79,7 @@ def main() -> int:
             allow_busy=arguments.allow_busy,
             say=lambda text: print(text, file=sys.stderr, flush=True) if progress else None,
         )
-    titles = {DIRECT: "direct"} | {name: peer.title for name, peer in peers.items()}
+    titles = {"direct-http2": "direct, HTTP/2"} | {name: peer.title for name, peer in peers.items()}
     print_results(scenarios, results, titles)
     summary = headline(results)
     if summary["busyMachine"]:

@@ -66,11 +66,12 @@ def _usage(pids: Iterable[int]) -> dict[int, int]:
 class Window:
     """A stretch of time: `with Window(pids) as window: …`, then its figures.
 
-    `cpu_ns` is of the processes given; `foreign` is how many cores' worth of CPU time went to programs that are
-    none of the bench's, on average.
+    `cpu_ns` is of the processes `pids`, `cpu_ns_by_pid` of those and of `more_pids`; `foreign` is how many cores'
+    worth of CPU time went to programs that are none of the bench's, on average.
     """
 
     pids: list[int]
+    more_pids: list[int] = field(default_factory=list)
     cpu_ns: int = 0
     cpu_ns_by_pid: Mapping[int, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -81,17 +82,17 @@ class Window:
         self._ours_before = _usage(self._ours)
         self._idle_before = _idle_ns()
         self._started = time.monotonic_ns()
-        self._before = _usage(self.pids)
+        self._before = _usage([*self.pids, *self.more_pids])
         return self
 
     def __exit__(self, *_: object) -> None:
-        after = _usage(self.pids)
+        after = _usage([*self.pids, *self.more_pids])
         elapsed = time.monotonic_ns() - self._started
         idle = _idle_ns() - self._idle_before
         ours = sum(cpu_ns(pid) for pid in self._ours) - sum(self._ours_before.values())
         self.seconds = elapsed / NANOSECONDS
-        self.cpu_ns_by_pid = {pid: after[pid] - self._before[pid] for pid in self.pids}
-        self.cpu_ns = sum(self.cpu_ns_by_pid.values())
+        self.cpu_ns_by_pid = {pid: used - self._before[pid] for pid, used in after.items()}
+        self.cpu_ns = sum(self.cpu_ns_by_pid[pid] for pid in self.pids)
         cpus = os.cpu_count() or 1
         self.foreign = max(0.0, (cpus * elapsed - idle - ours) / elapsed)
 

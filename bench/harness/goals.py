@@ -14,7 +14,8 @@ Figure = Callable[[Results], float | None]
 class Goal:
     key: str
     title: str
-    bound: float
+    bound: float | None
+    """At most; None: for information."""
     figure: Figure
     unit: str = "×"
 
@@ -80,6 +81,23 @@ def _latency_goals() -> list[Goal]:
     ]
 
 
+def _share_of_apiserver(results: Results) -> float | None:
+    ours = median(results, "kube-get", "sidecar", CPU)
+    own = median(results, "kube-get", DIRECT, "apiserverCpuMicroseconds")
+    return ours / own if ours is not None and own else None
+
+
+def _added_share(figure: str) -> Figure:
+    """What the sidecar adds to a latency, as a share of the direct connection's."""
+
+    def compute(results: Results) -> float | None:
+        direct = median(results, "kube-latency", DIRECT, figure)
+        extra = added(results, "kube-latency", "sidecar", figure)
+        return extra / direct if extra is not None and direct else None
+
+    return compute
+
+
 GOALS: list[Goal] = [
     Goal("cpuPerRequestVsEnvoy", "CPU per request over Envoy's", 0.80, ratio("get-2k", CPU, "envoy")),
     Goal(
@@ -122,5 +140,21 @@ GOALS: list[Goal] = [
         0.60,
         value("workers-2", "busiestProcessShare"),
         "",
+    ),
+    Goal(
+        "shareOfApiserverCpu",
+        "CPU per GET over what a real kube-apiserver spends on it",
+        0.15,
+        _share_of_apiserver,
+    ),
+    *(
+        Goal(
+            f"added{name}OfApiserver",
+            f"added {name} at a real kube-apiserver, as a share of the direct connection's",
+            None,
+            _added_share(f"{name}Microseconds"),
+            "",
+        )
+        for name in ("p50", "p99")
     ),
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.harness.pki import SERVER_NAME, Pki
+from bench.harness.pki import SERVER_NAME, Pair
 from bench.harness.process import BenchError, stop
 
 BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -46,11 +46,15 @@ class Load:
         if line.strip() != "ready":
             raise BenchError(f"{self._name}: {_complaint(line)}")
 
-    def run(self) -> LoadResult:
-        """Lets the measurement go; returns its result with all connections still open."""
+    def start(self) -> None:
+        """Lets the measurement go."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
+
+    def run(self) -> LoadResult:
+        """Lets the measurement go; returns its result with all connections still open."""
+        self.start()
         return self.result()
 
     def result(self) -> LoadResult:
@@ -97,7 +101,8 @@ def _complaint(line: str) -> str:
 def load(
     mode: Mode,
     port: int,
-    pki: Pki,
+    ca: Path,
+    caller: Pair,
     head: Path,
     *,
     name: str = "load",
@@ -106,8 +111,8 @@ def load(
 ) -> Iterator[Load]:
     """Starts a gated load; `options` are the load generator's own, `warm_up=100` being `--warm-up 100`."""
     command = [str(LOADGEN), "--mode", mode, "--connect", f"127.0.0.1:{port}", "--head", str(head), "--gate"]
-    command += ["--ca", str(pki.ca), "--server-name", SERVER_NAME, "--deadline", str(deadline)]
-    command += ["--cert", str(pki.load_balancer.cert), "--key", str(pki.load_balancer.key)]
+    command += ["--ca", str(ca), "--server-name", SERVER_NAME, "--deadline", str(deadline)]
+    command += ["--cert", str(caller.cert), "--key", str(caller.key)]
     for option, value in options.items():
         if value is not None:
             command += [f"--{option.replace('_', '-')}", str(value)]

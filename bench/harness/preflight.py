@@ -3,9 +3,10 @@
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.message import Message
-from http.client import parse_headers
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from bench.harness.pki import SERVER_NAME, Pair, Pki
@@ -33,22 +34,22 @@ def ask(port: int, ca: Path, pair: Pair | None, request: str) -> Answer:
         context.wrap_socket(raw, server_hostname=SERVER_NAME) as connection,
     ):
         connection.sendall(request.replace("\n", "\r\n").encode() + b"\r\n")
-        with connection.makefile("rb") as stream:
-            parts = stream.readline(4096).split()
-            if len(parts) < 2:
-                raise ConnectionError("the connection was closed without an answer")
-            headers = parse_headers(stream)
-            return Answer(int(parts[1]), headers, stream.read(int(headers.get("Content-Length", 0))))
+        response = HTTPResponse(connection)
+        try:
+            response.begin()
+            return Answer(response.status, response.headers, response.read())
+        except HTTPException as error:
+            raise ConnectionError(f"no well-formed answer: {error!r}") from error
 
 
-def await_service(program: Program, port: int, pki: Pki, target: str) -> None:
+def await_service(program: Program, port: int, pki: Pki, target: str, groups: Sequence[str]) -> None:
     """Returns when the proxy answers `target` with 200 and a report of its own."""
     deadline = time.monotonic() + _START_DEADLINE
     problem = "no answer"
     while time.monotonic() < deadline:
         program.pids()  # raises where it ended
         try:
-            answer = ask(port, pki.ca, pki.load_balancer, head(target))
+            answer = ask(port, pki.ca, pki.load_balancer, head(target, groups))
         except OSError as error:
             problem = str(error)
         else:

@@ -72,6 +72,18 @@ def await_port(program: Program, port: int, patience: float = 10.0) -> None:
 
 
 @contextlib.contextmanager
+def on_cpus(cpus: set[int] | None) -> Iterator[None]:
+    """What is started meanwhile stays on `cpus`."""
+    before = os.sched_getaffinity(0)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
 def running(
     name: str,
     command: Sequence[str | Path],

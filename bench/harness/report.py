@@ -21,6 +21,9 @@ _COLUMNS = {
     "p99Microseconds": "p99 µs",
     "busiestProcessShare": "busiest process",
     "watches": "watches",
+    "apiserverCpuMicroseconds": "kube-apiserver CPU µs",
+    "apiserverKilobytesPerWatch": "kube-apiserver KB/watch",
+    "reconnectSeconds": "reconnected in s",
 }
 
 
@@ -79,8 +82,12 @@ def goal_rows(results: Results) -> list[list[str]]:
     rows = [["goal", "at most", "measured", ""]]
     for goal in GOALS:
         found = goal.figure(results)
-        if found is not None:
-            unit = f" {goal.unit}" if goal.unit else ""
+        if found is None:
+            continue
+        unit = f" {goal.unit}" if goal.unit else ""
+        if goal.bound is None:
+            rows.append([goal.title, "–", f"{found:.2f}{unit}", ""])
+        else:
             verdict = "met" if found <= goal.bound else "missed"
             rows.append([goal.title, f"{goal.bound:.2f}{unit}", f"{found:.2f}{unit}", verdict])
     return rows
@@ -100,7 +107,7 @@ def print_results(scenarios: Sequence[Scenario], results: Results, titles: Mappi
 def _print_table(rows: list[list[str]]) -> None:
     width = max(len(row) for row in rows)
     sizes = [
-        max((len(row[at]) for row in rows if at < len(row) and len(row[at]) < 40), default=0)
+        max((len(row[at]) for row in rows if at < len(row) and len(row[at]) < 70), default=0)
         for at in range(width)
     ]
     for row in rows:

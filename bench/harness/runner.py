@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.harness.accounting import busiest_strangers
 from bench.harness.process import BenchError
-from bench.harness.trial import DIRECT, Scenario, Workshop
+from bench.harness.trial import NO_PROXY, Scenario, Workshop
 from bench.peers.job import Peer
 
 FOREIGN_LIMIT = 0.08
@@ -68,7 +68,7 @@ def run_scenarios(
 ) -> Results:
     results: Results = {}
     for scenario in scenarios:
-        subjects = [name for name in scenario.subjects if name == DIRECT or name in peers]
+        subjects = [name for name in scenario.subjects if name in NO_PROXY or name in peers]
         outcomes = {name: Outcome() for name in subjects}
         results[scenario.name] = outcomes
         rounds = repeats or scenario.repeats
@@ -78,18 +78,23 @@ def run_scenarios(
                 if outcomes[name].problem:
                     continue
                 say(f"{scenario.name} {number + 1}/{rounds} {name}")
-                _measure(workshop, scenario, peers.get(name), outcomes[name], allow_busy)
+                _measure(workshop, scenario, name, peers.get(name), outcomes[name], allow_busy)
                 if outcomes[name].problem:
                     print(f"{scenario.name}, {name}: {outcomes[name].problem}", file=sys.stderr)
     return results
 
 
 def _measure(
-    workshop: Workshop, scenario: Scenario, peer: Peer | None, outcome: Outcome, allow_busy: bool
+    workshop: Workshop,
+    scenario: Scenario,
+    subject: str,
+    peer: Peer | None,
+    outcome: Outcome,
+    allow_busy: bool,
 ) -> None:
     for attempt in range(_TRIES):
         try:
-            with workshop.trial(scenario, peer) as trial:
+            with workshop.trial(scenario, subject, peer) as trial:
                 figures = scenario.trial(trial)
         except (BenchError, OSError) as error:
             outcome.problem = f"failed: {error}"

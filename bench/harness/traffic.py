@@ -8,6 +8,7 @@ work that every proxy has to do on them:
 The sidecar does that as its product; the peers do it by configuration, with a constant report.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 OPT_IN = "endpoint-load-metrics-request"
@@ -21,14 +22,16 @@ UPSTREAM_REPORT = "TEXT cpu_utilization=0.4242, rps_fractional=1"
 """What both upstreams send, to be removed."""
 USER = "jane@example.com"
 
-GET_2K = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+GET_2K = "/api/v1/namespaces/kube-system/configmaps/bench-2k"
 GET_64K = "/api/v1/namespaces/kube-system/configmaps/bench-64k"
 GET_5M = "/api/v1/namespaces/kube-system/configmaps/bench-5m"
 ECHO = "/api/v1/namespaces/kube-system/configmaps/bench-echo"
+KUBE_WATCH = "/api/v1/namespaces/kube-system/configmaps?labelSelector=bench%3Dnone&watch=true"
+"""On a real kube-apiserver: open, and without events."""
 WATCH = "/api/v1/namespaces/kube-system/configmaps?allowWatchBookmarks=true&resourceVersion=184467&watch=true"
 BODY_BYTES = {GET_2K: 2048, GET_64K: 64 * 1024, GET_5M: 5 * 1024 * 1024}
 
-_GROUPS = (
+GROUPS = (
     "system:authenticated",
     "platform-engineering",
     "oidc:team-payments-developers",
@@ -40,14 +43,13 @@ _EXTRA = {
 }
 
 
-def head(target: str, opt_in: bool = True) -> str:
+def head(target: str, groups: Sequence[str] = GROUPS) -> str:
     """A GET as it leaves a load balancer that speaks for USER; LF line ends, about 1.3 KB."""
     lines = [
         f"GET {target} HTTP/1.1",
         "Host: control-plane.cluster.example:6443",
         "User-Agent: kube-controller-manager/v1.37.2 (linux/amd64) kubernetes/4f1c9d3/shared-informers",
-        "Accept: application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,"
-        "application/vnd.kubernetes.protobuf,application/json",
+        "Accept: application/vnd.kubernetes.protobuf,application/json",
         "Accept-Encoding: gzip",
         "Audit-Id: 0b1f8a6e-7c1d-4c8a-9d53-2f6f2f0a4c77",
         "Traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
@@ -57,17 +59,16 @@ def head(target: str, opt_in: bool = True) -> str:
         "X-Forwarded-Proto: https",
         "X-Forwarded-Host: control-plane.cluster.example:6443",
         "X-Envoy-Attempt-Count: 1",
-        "X-Kubernetes-Client-Request-Class: " + "workload-high-" * 14,
+        "X-Kubernetes-Client-Request-Class: " + "workload-high-" * 15,
         f"X-Remote-User: {USER}",
-        *(f"X-Remote-Group: {group}" for group in _GROUPS),
+        *(f"X-Remote-Group: {group}" for group in groups),
         *(f"{name}: {value}" for name, value in _EXTRA.items()),
+        f"{OPT_IN}: TEXT",
     ]
-    if opt_in:
-        lines.append(f"{OPT_IN}: TEXT")
     return "\n".join(lines) + "\n"
 
 
-def write_head(folder: Path, target: str, name: str) -> Path:
+def write_head(folder: Path, target: str, name: str, groups: Sequence[str] = GROUPS) -> Path:
     path = folder / f"{name}.head"
-    path.write_text(head(target))
+    path.write_text(head(target, groups))
     return path

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bench.harness.trial import Scenario
-from bench.parts import connections, requests, watches
+from bench.parts import connections, kube, requests, watches
 
 PARTS: dict[str, Callable[[bool], list[Scenario]]] = {
     "get": requests.small_get,
@@ -14,4 +14,5 @@ PARTS: dict[str, Callable[[bool], list[Scenario]]] = {
     "idle": watches.idle,
     "held": watches.held,
     "workers": requests.workers,
+    "kube": kube.kube,
 }

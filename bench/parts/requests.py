@@ -47,7 +47,7 @@ def _closed(
 
 
 def small_get(quick: bool) -> list[Scenario]:
-    requests, warm_up = (12_000, 3_000) if quick else (25_000, 5_000)
+    requests, warm_up = (10_000, 3_000) if quick else (25_000, 5_000)
     return [
         Scenario(
             name="get-2k",
@@ -64,9 +64,10 @@ def bodies(quick: bool) -> list[Scenario]:
     large = Scenario(
         name="body-5m",
         title="bodies of 5 MB, 8 connections",
-        subjects=QUICK if quick else ALL,
-        trial=_closed(GET_5M, 200, 8, 20),
+        subjects=("envoy", "haproxy", "sidecar") if quick else ALL,
+        trial=_closed(GET_5M, 100 if quick else 200, 8, 20),
         unit="CPU s per GB",
+        repeats=1 if quick else 3,
     )
     if quick:
         return [large]

@@ -17,14 +17,14 @@ class Job:
     admin_port: int
     """For a proxy that has an admin listener."""
     pki: Pki
+    watched_pid_file: Path
+    """The upstream's: the process that a load report is about."""
     workers: int = 1
     """Processes, or event-loop threads."""
     streaming: bool = False
     """The traffic is watches: pass every piece on at once."""
     open_files: int = 20_000
     """What a process may have; at most half as many connections are made on each side."""
-    watched_pid_file: Path | None = None
-    """A process whose load a report is about."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,5 @@ class Peer:
     version: Callable[[], str]
     refuses_strangers: bool = True
     """A caller without a client certificate gets no service at all."""
-    verifies_client: bool = True
     speed: float = 1.0
     """Roughly how fast it is beside the others: scales the number of requests of a measurement."""

@@ -15,9 +15,6 @@ _PROGRAM = Path(sys.prefix) / "bin" / "orca-sidecar"
 
 def _prepare(job: Job) -> Sequence[str | Path]:
     pki = job.pki
-    target = (
-        {"pidFile": str(job.watched_pid_file)} if job.watched_pid_file else {"processName": "watch_server"}
-    )
     configuration = {
         "apiVersion": "orca-sidecar.dev/v1alpha1",
         "kind": "SidecarConfiguration",
@@ -36,7 +33,7 @@ def _prepare(job: Job) -> Sequence[str | Path]:
             },
         },
         "frontProxy": {"clientCAFile": str(pki.front_proxy_ca), "allowedNames": ["load-balancer"]},
-        "loadMetrics": {"enabled": True, "sampler": {"target": target}},
+        "loadMetrics": {"enabled": True, "sampler": {"target": {"pidFile": str(job.watched_pid_file)}}},
         "admin": {"address": f"127.0.0.1:{job.admin_port}"},
         "workers": job.workers,
         "shutdown": {"delay": "0s", "gracePeriod": "1s"},

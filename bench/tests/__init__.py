@@ -1,0 +1,1 @@
+"""What the bench's own tools are checked for (`make -C bench check`)."""
