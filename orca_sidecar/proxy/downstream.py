@@ -96,7 +96,7 @@ class DownstreamConnection(TLSConnection):
         """asyncio has no half-close, and net/http's server ends the request of a caller that closed its side, too."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            exchange.on_downstream_closed()
+            exchange.on_downstream_closed(clean=True)
 
     def lost(self) -> None:
         plane = self._plane
@@ -106,7 +106,7 @@ class DownstreamConnection(TLSConnection):
             plane.count_handshake_failure(self.tls_error, timed_out=self.discarding)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            exchange.on_downstream_closed()
+            exchange.on_downstream_closed(clean=False)
 
     def pause_writing(self) -> None:
         """The caller is slow: stop reading what is meant for it."""
@@ -257,15 +257,15 @@ class DownstreamConnection(TLSConnection):
         self.exchange = None
         self.discarding = True
         if abort:
-            self.abort()
+            self.reset()
         else:
             self.close()
 
-    def close_when_flushed(self) -> None:
+    def close_when_flushed(self, *, complete: bool = True) -> None:
         """Deliver what is queued, then close."""
         self.exchange = None
         self.discarding = True
-        self.close()
+        self.close(complete=complete)
 
     def pause_for_upstream(self) -> None:
         """The upstream takes no more for now."""
@@ -337,6 +337,8 @@ class DownstreamConnection(TLSConnection):
 
     def sweep(self, now: int) -> None:
         """Once a second: a head that does not come, or a connection that nobody uses. `now`: monotonic nanoseconds."""
+        if self.exchange is not None and self._pauses and self.was_reset:
+            self.abort()
         if self.exchange is not None or self.discarding:
             return
         waited = now - self.waiting_since

@@ -174,9 +174,9 @@ class Exchange:
         self._retryable = self._retryable and reused
         if self.downstream.write_paused:
             connection.pause_reading()
+        self.downstream.resume_for_upstream()  # first: the write may pause it again
         pending, self._pending = self._pending, None
         connection.write(b"".join((self._head_bytes, *(pending or ()))))
-        self.downstream.resume_for_upstream()
 
     def on_connect_failed(self) -> None:
         """No connection could be opened, and nothing of the request was sent."""
@@ -253,10 +253,10 @@ class Exchange:
             plane.count_priority_level(head.priority_level)
         closes = self._closes and not self.is_tunnel
         out = rewrite_response(head, report, close=closes, http10=self._http10)
-        self._response_body = body
         if data:
             forward, data = body.feed(data)
             out += forward
+        self._response_body = body
         self.downstream.write(out)
         if self.is_tunnel:
             self.downstream.on_tunnel()
@@ -324,7 +324,7 @@ class Exchange:
         connection.discard()
         if self.is_tunnel:
             self._end(Termination.TUNNEL_CLOSED)
-            self.downstream.close_when_flushed()
+            self.downstream.close_when_flushed(complete=clean)
         elif self._response_body is None:
             self._lost_before_response()
         elif clean and isinstance(self._response_body, UntilCloseBody):
@@ -344,8 +344,11 @@ class Exchange:
                 LocalReplyReason.UPSTREAM_CLOSED, "kube-apiserver closed the connection without an answer"
             )
 
-    def on_downstream_closed(self) -> None:
-        """The caller is gone: so is its request, at once. A tunnel's last bytes are still delivered."""
+    def on_downstream_closed(self, *, clean: bool) -> None:
+        """The caller is gone: so is its request, at once. A tunnel's last bytes are still delivered.
+
+        `clean`: it said so with a close_notify; how a tunnel ends on one side is how it ends on the other.
+        """
         if self.is_over:
             return
         connection = self.upstream
@@ -353,7 +356,7 @@ class Exchange:
         if connection is None:
             self._pool.cancel(self)
         elif self.is_tunnel:
-            connection.close_when_flushed()
+            connection.close_when_flushed(complete=clean)
         else:
             connection.discard()
         self._end(Termination.TUNNEL_CLOSED if self.is_tunnel else Termination.DOWNSTREAM_CLOSED)

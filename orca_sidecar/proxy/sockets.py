@@ -7,14 +7,15 @@ import socket
 
 KEEPALIVE_SECONDS = 30
 KEEPALIVE_PROBES = 3
-USER_TIMEOUT_MS = 60_000
 
 
 def tune(sock: socket.socket) -> None:
-    """TCP_NODELAY, keepalive and TCP_USER_TIMEOUT: a powered-off peer is noticed within about a minute.
+    """TCP_NODELAY and keepalive: a powered-off peer is noticed within a minute, or, while something is on its way to it,
+    when the kernel gives up sending it again (`net.ipv4.tcp_retries2`: a quarter of an hour).
 
-    A watch may be silent for an hour, so nothing but the kernel can tell. On Linux an accepted socket inherits all of
-    these from its listening socket.
+    A watch may be silent for an hour, so nothing but the kernel can tell. TCP_USER_TIMEOUT would be sooner, but it also
+    resets a peer that is alive and does not read for as long (tcp(7)), as `kubectl logs -f | less` does. On Linux an
+    accepted socket inherits all of these from its listening socket.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -22,7 +23,6 @@ def tune(sock: socket.socket) -> None:
         ("TCP_KEEPIDLE", KEEPALIVE_SECONDS),
         ("TCP_KEEPINTVL", KEEPALIVE_SECONDS // KEEPALIVE_PROBES),
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
     ):
         number = getattr(socket, option, None)
         if number is not None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
+import struct
 from enum import IntEnum
 from typing import Any, cast
 
@@ -25,8 +27,9 @@ _PLAINTEXT = memoryview(bytearray(128 * 1024))
 _RECORD = 16 * 1024
 # Bytes queued for a peer that reads too slowly before the other side is no longer read.
 WRITE_HIGH_WATER = 256 * 1024
-# How long a peer may take to read what is queued when its connection is closed.
+# How long a peer may take to read what is queued when its connection is closed, and to close it, too.
 FLUSH_SECONDS = 30.0
+_TCP_CLOSE = 7  # a state of Linux' struct tcp_info
 
 
 class State(IntEnum):
@@ -103,26 +106,51 @@ class TLSConnection(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self._fail(error)
 
-    def close(self) -> None:
-        """Deliver what is queued, say close_notify, and close. Nothing is read any more."""
+    def close(self, *, complete: bool = True) -> None:
+        """Deliver what is queued, say close_notify if it is `complete`, and wait up to FLUSH_SECONDS for the peer to close.
+
+        What it still sends is thrown away, but it is read: bytes that reach a closed socket make the kernel reset the
+        connection, and what was not delivered yet is lost (RFC 9112 section 9.6). Clients of SPDY and WebSocket answer
+        what they read.
+        """
         if self.state >= _CLOSING:
             return
         was_open = self.state is _OPEN
         self.state = _CLOSING
-        if was_open:
+        if not was_open or self._tcp.is_closing():
+            self._tcp.close()
+            return
+        if complete:
             # "Want read" is the usual answer: the peer's own close_notify is not waited for (RFC 8446 section 6.1).
             with contextlib.suppress(ssl.SSLError):
                 self._tls.shutdown()
             self._flush()
-        if self._tcp.get_write_buffer_size():
-            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._tcp.abort)
-        self._tcp.close()
+        self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._tcp.abort)
+        with contextlib.suppress(OSError):  # the peer reset the connection, and `connection_lost` is to come
+            self._tcp.write_eof()
+        self._tcp.resume_reading()
 
     def abort(self) -> None:
-        """Close at once, with a reset; what is queued is thrown away."""
+        """Close at once; what is queued is thrown away."""
         if self.state is not _LOST:
             self.state = _CLOSING
             self._tcp.abort()
+
+    def reset(self) -> None:
+        """Close at once, and so that the peer cannot take it for an end: many take a FIN alone for one."""
+        sock = self._tcp.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
+
+    @property
+    def was_reset(self) -> bool:
+        """The peer is gone. For a connection that is not read, and so cannot be told by the event loop."""
+        sock = self._tcp.get_extra_info("socket")
+        if sock is None or not hasattr(socket, "TCP_INFO"):
+            return False
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
 
     @property
     def is_closing(self) -> bool:
@@ -218,6 +246,7 @@ class TLSConnection(asyncio.BufferedProtocol):
                 if self.state is _OPEN:
                     self.peer_closed()
                     self.close()
+                    self._tcp.close()  # nothing more comes
                 return
             if filled < size:
                 return

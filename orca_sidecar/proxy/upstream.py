@@ -85,11 +85,11 @@ class UpstreamConnection(TLSConnection):
         self.pool.forget(self)
         self.abort()
 
-    def close_when_flushed(self) -> None:
+    def close_when_flushed(self, *, complete: bool) -> None:
         """Deliver what is queued, then close: the end of a tunnel."""
         self.exchange = None
         self.pool.forget(self)
-        self.close()
+        self.close(complete=complete)
 
 
 class UpstreamPool:
@@ -270,6 +270,8 @@ class UpstreamPool:
                     lambda: UpstreamConnection(self, opened), sock=sock
                 )
                 await opened
+            if connection.is_closing:
+                raise ConnectionError("closed after the TLS handshake")
         except BaseException as error:
             if connection is not None:
                 connection.discard()
