@@ -65,11 +65,18 @@ class Trial:
         return max(at_least, int(count * self.speed))
 
     @contextlib.contextmanager
-    def load(self, mode: Mode, target: str, **options: int | float | str | None) -> Iterator[Load]:
-        """A gated load; every response must be a 200, and bear exactly one load report where there is a proxy or a
-        stand-in for kube-apiserver to send it."""
-        deadline = float(options.pop("deadline", None) or 60.0)
-        if self.program is not None or self.upstream.sends_reports:
+    def load(
+        self,
+        mode: Mode,
+        target: str,
+        *,
+        reports: bool = True,
+        deadline: float = 60.0,
+        **options: int | float | str | None,
+    ) -> Iterator[Load]:
+        """A gated load; every response must be a 200, and with `reports` bear exactly one load report where there is a
+        proxy or a stand-in for kube-apiserver to send it."""
+        if reports and (self.program is not None or self.upstream.sends_reports):
             options["require_header"] = REPORT
         caller = self.upstream.pki.load_balancer if self.program else self.upstream.direct_caller
         head = write_head(self.folder, target, mode, self.upstream.groups)
