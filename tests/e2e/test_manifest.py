@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.e2e.control_plane import Kubectl
+from tests.e2e.kubectl import Kubectl
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "orca-sidecar.yaml"
 
