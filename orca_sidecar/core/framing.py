@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from orca_sidecar.core.errors import ProtocolError
 from orca_sidecar.core.head import CRLF
@@ -22,13 +22,17 @@ _LINE_LIMIT = 4096
 LAST_CHUNK = b"0\r\n\r\n"
 
 
+Data: TypeAlias = bytes | memoryview
+"""Bytes off the wire; a view is valid only until the next read."""
+
+
 class Body(Protocol):
     """A body in flight."""
 
     done: bool
     """The last byte of the message has been fed."""
 
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+    def feed(self, data: Data) -> tuple[Data, Data]:
         """Take bytes off the wire; return (bytes to send on, bytes behind the end of the message)."""
         ...
 
@@ -39,7 +43,7 @@ class EmptyBody:
     __slots__ = ()
     done = True
 
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+    def feed(self, data: Data) -> tuple[Data, Data]:
         """Everything is behind the end."""
         return b"", data
 
@@ -56,7 +60,7 @@ class LengthBody:
         self.remaining = length
         self.done = length == 0
 
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+    def feed(self, data: Data) -> tuple[Data, Data]:
         """Pass up to the remaining length."""
         size = len(data)
         if size < self.remaining:
@@ -76,7 +80,7 @@ class UntilCloseBody:
     def __init__(self) -> None:
         self.done = False
 
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+    def feed(self, data: Data) -> tuple[Data, Data]:
         """Everything belongs to the body."""
         return data, b""
 
@@ -130,8 +134,9 @@ class ChunkedBody:
         """What was sent on so far ends with a whole chunk: a last chunk may follow."""
         return self._state is _State.SIZE
 
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+    def feed(self, data: Data) -> tuple[Data, Data]:
         """Pass chunks. Incomplete lines are held back, so that what is sent on can be ended at a boundary."""
+        data = bytes(data)
         if self._held:
             data = self._held + data
             self._held = b""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReplyReason, RequestError, Termination, local_reply
+from orca_sidecar.core.framing import Data
 from orca_sidecar.core.head import END_OF_HEAD, HeadBuffer, field_value
 from orca_sidecar.core.identity import Caller, CallerKind
 from orca_sidecar.core.load_report import Format
@@ -80,13 +81,13 @@ class DownstreamConnection(TLSConnection):
         self.caller = self._judge()
         self.waiting_since = time.monotonic_ns()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: memoryview) -> None:
         exchange = self.exchange
         if exchange is None:
             if self._ahead:
                 self._wait_behind(data)  # `_next_ahead` is on its way: what came first goes first
             elif not self.discarding:
-                self._on_head_data(data)
+                self._on_head_data(bytes(data))
         elif exchange.takes_request_data:
             self._on_body_data(exchange, data)
         else:
@@ -181,12 +182,12 @@ class DownstreamConnection(TLSConnection):
             counted=not info.health_probe and plane.opt_in.counts(asked, caller.may_ask),
         )
         try:
-            rest = exchange.begin(rewrite_request(head, self.peer, assertion.lines), rest)
+            behind = exchange.begin(rewrite_request(head, self.peer, assertion.lines), rest)
         except RequestError as error:
             exchange.fail_request(error)
             return
-        if rest and self.exchange is exchange:
-            self._wait_behind(rest)
+        if behind and self.exchange is exchange:
+            self._wait_behind(behind)
 
     def _asked_for(self, head: RequestHead, caller: Caller) -> Format | Refusal:
         """What the opt-in comes to; remembered, since a load balancer sends the same line with every request."""
@@ -204,7 +205,7 @@ class DownstreamConnection(TLSConnection):
     def _judge(self) -> Caller:
         return self._plane.trust.judge(*peer_certificates(self.ssl_object))
 
-    def _on_body_data(self, exchange: Exchange, data: bytes) -> None:
+    def _on_body_data(self, exchange: Exchange, data: Data) -> None:
         try:
             rest = exchange.on_request_data(data)
         except RequestError as error:
@@ -213,9 +214,9 @@ class DownstreamConnection(TLSConnection):
         if rest:
             self._wait_behind(rest)
 
-    def _wait_behind(self, data: bytes) -> None:
+    def _wait_behind(self, data: Data) -> None:
         """Bytes behind the current request: the next one, or a tunnel's, once it is known which."""
-        self._ahead += data
+        self._ahead += bytes(data)
         if len(self._ahead) > _AHEAD_LIMIT:
             self._pause(_AHEAD)
 
@@ -303,11 +304,12 @@ class DownstreamConnection(TLSConnection):
         A body that came with its head is passed over; for one that did not, the connection is closed.
         """
         body = request_body(self._plane, head)
+        behind: Data = rest
         if not body.done:
-            _, rest = body.feed(rest)
+            _, behind = body.feed(rest)
         close = head.wants_close or not body.done or reason is LocalReplyReason.DRAINING
         self._count_answered(self.send_local_reply(reason, message, head.method, close=close), head)
-        self._ahead = rest + self._ahead
+        self._ahead = bytes(behind) + self._ahead
         self.finished(close=close, linger=not body.done)
 
     def _count_answered(self, code: int, head: RequestHead) -> None:

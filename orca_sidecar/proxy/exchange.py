@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from orca_sidecar import metrics
 from orca_sidecar.core.errors import LocalReplyReason, RequestError, ResponseError, Termination
-from orca_sidecar.core.framing import LAST_CHUNK, NO_BODY, Body, ChunkedBody, LengthBody, UntilCloseBody
+from orca_sidecar.core.framing import LAST_CHUNK, NO_BODY, Body, ChunkedBody, Data, LengthBody, UntilCloseBody
 from orca_sidecar.core.head import END_OF_HEAD, HeadBuffer
 from orca_sidecar.core.load_report import Format
 from orca_sidecar.core.request_head import RequestHead
@@ -123,10 +123,10 @@ class Exchange:
 
     # -- the way in ----------------------------------------------------------------------------------------------
 
-    def begin(self, head: bytes, rest: bytes) -> bytes:
+    def begin(self, head: bytes, rest: Data) -> Data:
         """Send the rewritten head and what came of the body with it; return what lies behind the request."""
         self._head_bytes = head
-        forward = b""
+        forward: Data = b""
         if rest and not self._request_body.done:
             forward, rest = self._request_body.feed(rest)
         connection = self._pool.acquire(self)
@@ -136,7 +136,7 @@ class Exchange:
             self.upstream = connection
             if self.downstream.write_paused:
                 connection.pause_reading()
-            connection.write(head + forward if forward else head)
+            connection.write(b"".join((head, forward)) if forward else head)
         return rest
 
     @property
@@ -149,7 +149,7 @@ class Exchange:
         """By verb and resource, or because it was upgraded."""
         return self.is_tunnel or self._info.long_running
 
-    def on_request_data(self, data: bytes) -> bytes:
+    def on_request_data(self, data: Data) -> Data:
         """Bytes of the body or the tunnel; returns what lies behind the request. Raises `RequestError`."""
         forward, rest = self._request_body.feed(data)
         if forward:
@@ -159,12 +159,12 @@ class Exchange:
                 self._wait_with(forward)
         return rest
 
-    def _wait_with(self, forward: bytes) -> None:
+    def _wait_with(self, forward: Data) -> None:
         """No connection yet: keep what came of the body, within bounds."""
         if self._pending is None:
             self._pending = []
         if forward:
-            self._pending.append(forward)
+            self._pending.append(bytes(forward))
             if sum(map(len, self._pending)) > _PENDING_LIMIT:
                 self.downstream.pause_for_upstream()
 
@@ -185,12 +185,12 @@ class Exchange:
 
     # -- the way out ---------------------------------------------------------------------------------------------
 
-    def on_response_data(self, data: bytes) -> None:
+    def on_response_data(self, data: memoryview) -> None:
         """Bytes from kube-apiserver."""
         body = self._response_body
         try:
             if body is None:
-                self._on_head_data(data)
+                self._on_head_data(bytes(data))
                 return
             forward, rest = body.feed(data)
             if forward:
@@ -253,15 +253,16 @@ class Exchange:
             plane.count_priority_level(head.priority_level)
         closes = self._closes and not self.is_tunnel
         out = rewrite_response(head, report, close=closes, http10=self._http10)
+        rest: Data = data
         if data:
-            forward, data = body.feed(data)
+            forward, rest = body.feed(data)
             out += forward
         self._response_body = body
         self.downstream.write(out)
         if self.is_tunnel:
             self.downstream.on_tunnel()
         elif body.done:
-            self._complete(data)
+            self._complete(rest)
 
     def _frame(self, head: ResponseHead) -> Body:
         """How the response's body is told (RFC 9112 §6.3)."""
@@ -293,7 +294,7 @@ class Exchange:
         self._reusable = False
         return UntilCloseBody()
 
-    def _complete(self, rest: bytes) -> None:
+    def _complete(self, rest: Data) -> None:
         """The response ended. `rest` is what the upstream sent behind it: nobody asked for that."""
         connection = self.upstream
         assert connection is not None

@@ -73,8 +73,8 @@ class TLSConnection(asyncio.BufferedProtocol):
         """The peer can be written to, and its certificate looked at."""
         raise NotImplementedError
 
-    def data_received(self, data: bytes) -> None:
-        """Decrypted bytes."""
+    def data_received(self, data: memoryview) -> None:
+        """Decrypted bytes, in a buffer that is used again afterwards: what is kept has to be copied."""
         raise NotImplementedError
 
     def peer_closed(self) -> None:
@@ -87,7 +87,7 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     # -- for subclasses and their users --------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Encrypt and queue. Does nothing once the connection is closed, by whichever side."""
         if self.state is not _OPEN:
             return
@@ -99,10 +99,10 @@ class TLSConnection(asyncio.BufferedProtocol):
                 return
             records = []
             view = memoryview(data)
-            for start in range(0, len(data), _RECORD):
+            for start in range(0, len(view), _RECORD):
                 tls.write(view[start : start + _RECORD])
                 records.append(outgoing.read())
-            self._tcp.write(b"".join(records))
+            self._tcp.writelines(records)
         except ssl.SSLError as error:
             self._fail(error)
 
@@ -241,7 +241,7 @@ class TLSConnection(asyncio.BufferedProtocol):
             if self._outgoing.pending:
                 self._flush()  # OpenSSL answered by itself: a key update
             if filled:
-                self.data_received(bytes(_PLAINTEXT[:filled]))
+                self.data_received(_PLAINTEXT[:filled])
             if closed:
                 if self.state is _OPEN:
                     self.peer_closed()

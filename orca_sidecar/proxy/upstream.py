@@ -48,7 +48,7 @@ class UpstreamConnection(TLSConnection):
             self.on_open.set_result(None)
         self.on_open = None
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: memoryview) -> None:
         exchange = self.exchange
         if exchange is None:
             # Bytes that nobody asked for: whatever they are, no later request may take them for its answer.
