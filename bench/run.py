@@ -11,6 +11,7 @@ had, 1 something failed, 3 the machine was busy.
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -47,7 +48,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, help="JSON file; default: a dated one under bench/results")
     parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/performance.md")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.write_docs and arguments.allow_busy:
+        parser.error("figures of a busy machine do not go into the documentation")
+    return arguments
 
 
 def main() -> int:
@@ -102,7 +106,11 @@ def main() -> int:
     output.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if arguments.write_docs:
         update_document(DOCUMENT, markdown(machine, scenarios, results, titles))
-    print(json.dumps({"seconds": round(time.monotonic() - started, 1), "results": str(output)} | summary))
+    print(
+        json.dumps(
+            {"seconds": round(time.monotonic() - started, 1), "results": os.path.relpath(output)} | summary
+        )
+    )
     problems = [
         outcome.problem for outcomes in results.values() for outcome in outcomes.values() if outcome.problem
     ]

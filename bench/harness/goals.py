@@ -71,7 +71,7 @@ def _connection_goals() -> list[Goal]:
 def _latency_goals() -> list[Goal]:
     return [
         Goal(
-            f"added{name}At{rate}VsEnvoy",
+            f"added{name.upper()}At{rate}VsEnvoy",
             f"added {name} at {rate} requests/s over Envoy's",
             0.7,
             added_ratio(f"latency-{rate}", f"{name}Microseconds"),
@@ -149,7 +149,7 @@ GOALS: list[Goal] = [
     ),
     *(
         Goal(
-            f"added{name}OfApiserver",
+            f"added{name.upper()}OfApiserver",
             f"added {name} at a real kube-apiserver, as a share of the direct connection's",
             None,
             _added_share(f"{name}Microseconds"),
