@@ -37,7 +37,7 @@ def binaries() -> dict[str, Path]:
     try:
         return programs()
     except ProgramsError as error:
-        pytest.fail(str(error), pytrace=False)
+        pytest.exit(str(error), returncode=1)
 
 
 @pytest.fixture(scope="session")

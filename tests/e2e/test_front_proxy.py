@@ -94,6 +94,32 @@ def test_what_a_front_proxy_asserts_is_equal_with_a_uid_header(
         assert directly["uid"] == "uid-1"
 
 
+@pytest.mark.parametrize("upgrade", ["websocket", "SPDY/3.1"])
+@pytest.mark.parametrize(
+    "groups", [[], [(GROUP, "qa"), (GROUP, "system:masters")]], ids=["denied", "allowed"]
+)
+def test_what_a_front_proxy_asserts_on_an_upgrade_is_equal(
+    direct: Route, through: Route, authorities: Authorities, upgrade: str, groups: list[Header]
+) -> None:
+    method = "GET" if upgrade == "websocket" else "POST"
+    target = "/api/v1/namespaces/default/pods/none/exec?command=id&command=-u&stdout=1"
+    versions = [("X-Stream-Protocol-Version", f"v{n}.channel.k8s.io") for n in (5, 4, 3, 2)]
+    headers = [
+        (USER, "jane"),
+        *groups,
+        ("Connection", "keep-alive, Upgrade"),
+        ("Upgrade", upgrade),
+        *versions,
+    ]
+    answers = [
+        route.request(method, target, headers, credential=authorities.front_proxy_client)
+        for route in (direct, through)
+    ]
+    # Whoever may exec learns that there is no such pod.
+    assert answers[0].status == (404 if groups else 403)
+    assert (answers[1].status, answers[1].body) == (answers[0].status, answers[0].body)
+
+
 @pytest.mark.parametrize("name", UNASSERTED)
 def test_a_front_proxy_that_names_nobody_speaks_for_its_token_or_nobody(
     direct: Route, through: Route, authorities: Authorities, name: str

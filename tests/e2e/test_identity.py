@@ -69,6 +69,19 @@ def test_a_certificate_beats_a_token(direct: Route, through: Route, callers: Cal
         assert "uid" not in seen
 
 
+def test_kubectl_with_a_certificate_is_equal(
+    control_plane: ControlPlane, through: Route, callers: Callers
+) -> None:
+    for credential in (callers.jane, callers.of(USERS, "UTF-8")):
+        said = [
+            json.loads(control_plane.kubectl(route, credential=credential)("auth", "whoami", "-o", "json"))[
+                "status"
+            ]
+            for route in (control_plane.direct, through)
+        ]
+        assert said[1] == said[0]
+
+
 @pytest.mark.parametrize("token", ["jane-token", "joe-token", "admin-token", "nonsense", ""])
 def test_static_tokens_and_anonymous_are_equal(
     direct: Route, through: Route, uid_sidecar: Sidecar, token: str

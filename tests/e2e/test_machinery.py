@@ -307,7 +307,7 @@ def test_evictions_are_refused_with_429_and_granted_as_directly(
     assert answer.status == 201
 
 
-def test_kubectl_drain_waits_for_the_budget(
+def test_kubectl_drain_evicts_within_the_budget(
     admin: Kubectl, through: Route, control_plane: ControlPlane, kubelet: Kubelet, guarded_pods: None
 ) -> None:
     kubectl = control_plane.kubectl(through, token="admin-token")
