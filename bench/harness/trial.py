@@ -60,9 +60,9 @@ class Trial:
     foreign: float = 0.0
     """Cores used by strangers, the worst of this trial's windows."""
 
-    def scaled(self, count: int, at_least: int = 200) -> int:
-        """`count` requests for a proxy of full speed, fewer for a slow one."""
-        return max(at_least, int(count * self.speed))
+    def scaled(self, count: int) -> int:
+        """`count` requests for a proxy of full speed, fewer for a slow one; 200 are always enough to ask for."""
+        return max(min(count, 200), int(count * self.speed))
 
     @contextlib.contextmanager
     def load(
