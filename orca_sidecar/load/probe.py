@@ -2,7 +2,9 @@
 
 200 is ready. So are 401 and 403: a kube-apiserver that refuses anonymous probes answers, and is asked again
 with ``probe.tokenFile`` where one is configured. Everything else is not: 5xx (kube-apiserver fails /readyz
-at once on SIGTERM), a connection refused, and no answer within the timeout, as of a stopped process.
+at once on SIGTERM), a connection refused, and no answer within the timeout three times in a row, as of a
+stopped process. One late answer is what a busy node gives, and a busy node must go on reporting: Envoy gives
+one whose report has stopped the median weight.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from orca_sidecar import __version__
 from orca_sidecar.settings.schema import UpstreamSettings
 
 _READY = frozenset({200, 401, 403})
+_LATE_IN_A_ROW = 3
 
 
 class UpstreamClient:
@@ -75,6 +78,7 @@ class Probe:
         self._client = UpstreamClient(settings, context)
         self._interval = settings.probe.interval
         self._timeout = settings.probe.timeout
+        self._late = 0
         self.ready = False
         self.detail = "not probed yet"
 
@@ -91,9 +95,13 @@ class Probe:
         """Ask once."""
         try:
             async with await self._client.get(session, "/readyz", self._timeout) as response:
+                self._late = 0
                 self.ready = response.status in _READY
                 self.detail = f"GET /readyz: {response.status} {response.reason}"
         except TimeoutError:
-            self.ready, self.detail = False, f"GET /readyz: no answer within {self._timeout:g}s"
+            self._late += 1
+            self.ready = self.ready and self._late < _LATE_IN_A_ROW
+            self.detail = f"GET /readyz: no answer within {self._timeout:g}s, {self._late} in a row"
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            self._late = 0
             self.ready, self.detail = False, f"GET /readyz: {error}"

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from orca_sidecar.core.load_report import Format, LoadReport
 from orca_sidecar.core.report_encoding import encode_bin, render
 from orca_sidecar.core.smoothing import Smoother, SmoothingPolicy, UtilizationFormula
-from orca_sidecar.load.sources import Load, TargetMissing
+from orca_sidecar.load.sources import SHORTEST_STEP_NS, Load, TargetMissing
 from orca_sidecar.report_cell import ReportCell
 from orca_sidecar.settings.load_metrics import LoadMetricsSettings, ReportSettings
 
@@ -103,16 +103,19 @@ class Sampler:
         """Why nothing is reported; "" while a report is."""
 
     async def run(self) -> None:
-        """Sample until cancelled. A late step is not made up for by a burst of others."""
+        """Sample until cancelled. After a late step the next is a whole interval away, not at once."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             self.sample(time.monotonic_ns())
-            due = max(due + self._interval, loop.time())
-            await asyncio.sleep(due - loop.time())
+            now = loop.time()
+            due = due + self._interval if due + self._interval > now else now + self._interval
+            await asyncio.sleep(due - now)
 
     def sample(self, now_ns: int) -> None:
-        """Measure, and publish or withdraw."""
+        """Measure, and publish or withdraw. A step too short to measure over leaves everything as it is."""
+        if self.sampled_at_ns and now_ns - self.sampled_at_ns < SHORTEST_STEP_NS:
+            return
         report, detail = self._measure(now_ns)
         if detail != self.detail:
             log.info("%s", f"load reports withheld: {detail}" if detail else "load is reported")

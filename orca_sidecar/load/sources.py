@@ -18,7 +18,7 @@ from orca_sidecar.load.cgroup import Cgroup, CgroupTree, Limits, OpenFile, Usage
 from orca_sidecar.settings.load_metrics import SamplerSettings
 
 _SEARCH_EVERY_NS = 1_000_000_000
-_SHORTEST_STEP_NS = 1_000_000  # below, a counter's granularity would be most of the figure
+SHORTEST_STEP_NS = 1_000_000  # below, a counter's granularity would be most of the figure
 
 
 class TargetMissing(Exception):  # noqa: N818 - a state that passes, not a fault of the program
@@ -264,7 +264,7 @@ class Meter:
         elapsed_ns = now_ns - self._read_ns
         used = usage.cpu_seconds - self._cpu_seconds
         continued = source is self._source and used >= 0
-        if continued and elapsed_ns < _SHORTEST_STEP_NS:
+        if continued and elapsed_ns < SHORTEST_STEP_NS:
             return None
         self._source, self._cpu_seconds, self._read_ns = source, usage.cpu_seconds, now_ns
         if not continued:

@@ -111,9 +111,29 @@ async def test_case_27_no_answer_within_the_timeout_is_not_ready(apiserver: Apis
     await once(probe)
     assert probe.ready
     apiserver.hang.clear()
+    for late in (1, 2, 3):
+        await once(probe)
+        assert probe.ready is (late < 3)
+        assert probe.detail == f"GET /readyz: no answer within 0.1s, {late} in a row"
+
+
+async def test_late_answers_of_a_busy_node_do_not_add_up(apiserver: Apiserver, ca: Authority) -> None:
+    probe = make_probe(apiserver, ca, timeout="100ms")
+    await once(probe)
+    for _ in range(3):
+        apiserver.hang.clear()
+        await once(probe)
+        await once(probe)
+        apiserver.hang.set()
+        await once(probe)
+        assert probe.ready
+
+
+async def test_no_answer_at_the_start_is_not_ready(apiserver: Apiserver, ca: Authority) -> None:
+    probe = make_probe(apiserver, ca, timeout="100ms")
+    apiserver.hang.clear()
     await once(probe)
     assert not probe.ready
-    assert probe.detail == "GET /readyz: no answer within 0.1s"
 
 
 async def test_a_refused_connection_is_not_ready_and_says_so(ca: Authority) -> None:

@@ -275,3 +275,36 @@ async def test_run_samples_until_it_is_cancelled() -> None:
         await task
     assert seen == sorted(seen)
     assert machine.sampler.latest is not None
+
+
+def test_a_step_too_short_to_measure_over_changes_nothing() -> None:
+    machine = Machine()
+    machine.step(requests=10, steps=20)
+    before = machine.text()
+    assert before
+    machine.load = None  # what sources say of a step below a millisecond
+    machine.sampler.sample(machine.now + 500_000)
+    assert machine.text() == before
+    assert machine.sampler.sampled_at_ns == machine.now
+
+
+async def test_a_late_step_is_followed_by_a_whole_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    taken: list[float] = []
+    slept: list[float] = []
+    loop = asyncio.get_running_loop()
+    clock = [100.0]
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 4:
+            raise asyncio.CancelledError
+        clock[0] += seconds + (0.35 if len(slept) == 2 else 0.0)  # the loop was busy after the second step
+
+    monkeypatch.setattr(loop, "time", lambda: clock[0])
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(machine.sampler, "sample", lambda now_ns: taken.append(clock[0]))
+    with contextlib.suppress(asyncio.CancelledError):
+        await machine.sampler.run()
+    assert slept == pytest.approx([0.1, 0.1, 0.1, 0.1])
+    assert taken == pytest.approx([100.0, 100.1, 100.55, 100.65])
