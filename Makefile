@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help venv demo test lint e2e clean
+.PHONY: help venv demo test lint e2e bench bench-quick bench-balance profile clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -32,6 +32,15 @@ lint: venv ## ruff, mypy strict, the import contract
 e2e: venv ## real etcd, kube-apiserver and kubectl (built with Go on first use)
 	tests/e2e/tools/build.sh
 	$(BIN)/pytest tests/e2e
+
+bench: venv ## the whole benchmark against Envoy, HAProxy, nginx and Python peers: half an hour, a quiet machine
+	$(MAKE) -C bench bench
+
+bench-quick: venv ## the headline ratios, about a minute
+	$(MAKE) -C bench bench-quick
+
+profile: venv ## where the time goes: a flame graph of the sidecar under load
+	$(MAKE) -C bench profile
 
 clean: ## remove the venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
