@@ -68,6 +68,7 @@ class RequestHead:
     """One request head, validated. `lines` are the field lines as sent."""
 
     __slots__ = (
+        "asks_upgrade",
         "chunked",
         "content_length",
         "http10",
@@ -91,8 +92,10 @@ class RequestHead:
             raise RequestError("one Host field is required (RFC 9112 section 3.2)")
         self.chunked = False
         self.content_length = 0
+        self.asks_upgrade = False
+        """It asks for another protocol (RFC 9110 §7.8): bytes of that protocol may follow it."""
         self.upgrades = False
-        """It asks for another protocol (RFC 9110 §7.8)."""
+        """It does, and the proxy asks kube-apiserver."""
         self.wants_close = self.http10
         if layout.is_framed:
             self.chunked, self.content_length = request_is_chunked(
@@ -104,8 +107,8 @@ class RequestHead:
         if layout.has_hops:
             connection = [value.lower() for value in self._values(layout.connection)]
             # As kube-apiserver has it: any Connection value that contains the word.
-            asked = not self.http10 and any(b"upgrade" in value for value in connection)
-            self.upgrades = asked and self._offers_another_protocol()
+            self.asks_upgrade = not self.http10 and any(b"upgrade" in value for value in connection)
+            self.upgrades = self.asks_upgrade and self._offers_another_protocol()
             if any(token.strip(b" \t") == b"close" for value in connection for token in value.split(b",")):
                 self.wants_close = True
 
