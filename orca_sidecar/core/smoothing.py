@@ -108,6 +108,16 @@ def _alpha(seconds: float, time_constant: float) -> float:
     return -math.expm1(-seconds / time_constant) if time_constant > 0 else 1.0
 
 
+def floored_rate(rate: float, floor: float) -> float:
+    """√(rate² + floor²): the floor where there is next to nothing, the rate itself where there is plenty.
+
+    A starved node so keeps a weight from which it comes back within a few updates, and at low rates the chance
+    of who got the last request moves the shares little. Added plainly, a floor that large would give busy
+    nodes more than their due at any rate.
+    """
+    return math.hypot(rate, floor)
+
+
 def headroom_cost(utilization: float) -> float:
     """h(u) = u/(1-u), above 0.95 its tangent there: what one more request costs in headroom.
 

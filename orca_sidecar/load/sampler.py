@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from orca_sidecar.core.load_report import Format, LoadReport
 from orca_sidecar.core.report_encoding import encode_bin, render
-from orca_sidecar.core.smoothing import Smoother, SmoothingPolicy, UtilizationFormula
+from orca_sidecar.core.smoothing import Smoother, SmoothingPolicy, UtilizationFormula, floored_rate
 from orca_sidecar.load.sources import SHORTEST_STEP_NS, Load, TargetMissing
 from orca_sidecar.report_cell import ReportCell
 from orca_sidecar.settings.load_metrics import LoadMetricsSettings, ReportSettings
@@ -207,7 +207,7 @@ class Sampler:
             application_utilization=self._formula(cpu, load.memory, in_flight),
             cpu_utilization=cpu,
             mem_utilization=load.memory,
-            rps_fractional=figures.rate + self._report.rps_floor,
+            rps_fractional=floored_rate(figures.rate, self._report.rps_floor),
             eps=figures.eps,
             named_metrics={name: named[name] for name in self._report.named_metrics},
         )

@@ -87,8 +87,8 @@ class ReportSettings(Section):
     rps_scope: Annotated[Literal["all", "loadBalanced"], Choice()] = "loadBalanced"
     """Which requests rps_fractional and eps count: all, or those that the load balancer spread."""
 
-    rps_floor: Annotated[float, Number(0, 1_000)] = 0.2
-    """Requests per second added to the rate, so that a starved node keeps reporting."""
+    rps_floor: Annotated[float, Number(0, 1_000)] = 2.0
+    """The least requests per second reported, as √(rate² + floor²): a starved node keeps reporting."""
 
     average_at_least: AverageAtLeastSettings = AverageAtLeastSettings()
 

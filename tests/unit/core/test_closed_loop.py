@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from orca_sidecar.core.smoothing import Smoother, SmoothingPolicy, UtilizationFormula
+from orca_sidecar.core.smoothing import Smoother, SmoothingPolicy, UtilizationFormula, floored_rate
 
 STEP = 0.1
 CORES = 2
 SECONDS_PER_REQUEST = 0.008
-FLOOR = 0.2
+FLOOR = 2.0
 
 Background = Callable[[float], Sequence[float]]
 
@@ -42,7 +42,7 @@ def run(
             for smoother, own, u in zip(smoothers, rates, busy, strict=True)
         ]
         if step % round(update / STEP) == 0:
-            weights = [max(int((own + FLOOR) / formula(cpu, 0, 0)), 1) for own, cpu in reported]
+            weights = [max(int(floored_rate(own, FLOOR) / formula(cpu, 0, 0)), 1) for own, cpu in reported]
     return history
 
 
@@ -86,4 +86,7 @@ def test_a_starved_node_keeps_reporting_and_takes_load_again() -> None:
 @pytest.mark.parametrize("update", [0.1, 0.5, 1.0, 2.0])
 def test_the_balancers_interval_makes_no_swing(update: float) -> None:
     history = run(lambda now: (0.4, 0.1, 0.1) if now < 10 else (0.1, 0.4, 0.1), 90, update=update)
-    assert all(unevenness(busy) <= 1.03 for busy in history[-200:])
+    late = [unevenness(busy) for busy in history[-200:]]
+    # Node 1 is at the others' level by its background alone: there the floor of its rate is all that it gets.
+    assert max(late) <= 1.05
+    assert max(late) - min(late) <= 0.02

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orca_sidecar.core.smoothing import Smoother, SmoothingPolicy, UtilizationFormula, headroom_cost
+from orca_sidecar.core.smoothing import (
+    Smoother,
+    SmoothingPolicy,
+    UtilizationFormula,
+    floored_rate,
+    headroom_cost,
+)
 
 PLAIN = SmoothingPolicy(time_constant=1.0, requests=0.0)
 any_float = st.floats(allow_nan=True, allow_infinity=True)
@@ -168,3 +174,8 @@ class TestFormula:
     ) -> None:
         value = UtilizationFormula(weight, start, limit)(cpu, memory, in_flight)
         assert 0 <= value < math.inf
+
+
+@pytest.mark.parametrize(("rate", "reported"), [(0.0, 2.0), (1.5, 2.5), (50.0, 50.04), (5000.0, 5000.0)])
+def test_the_floor_holds_at_rest_and_is_lost_in_a_real_rate(rate: float, reported: float) -> None:
+    assert floored_rate(rate, 2.0) == pytest.approx(reported, abs=0.001)

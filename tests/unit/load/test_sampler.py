@@ -59,7 +59,7 @@ def test_a_steady_load_is_reported_as_it_is() -> None:
     machine.step(requests=10, errors=1, steps=50)
     report = machine.sampler.latest
     assert report is not None
-    assert report.rps_fractional == pytest.approx(100.2)  # with rpsFloor
+    assert report.rps_fractional == pytest.approx(100.02)  # with rpsFloor
     assert report.eps == pytest.approx(10.0)
     assert report.cpu_utilization == pytest.approx(0.5)
     assert report.mem_utilization == pytest.approx(0.4)
@@ -67,7 +67,7 @@ def test_a_steady_load_is_reported_as_it_is() -> None:
     assert machine.sampler.detail == ""
     assert machine.text() == (
         "endpoint-load-metrics: TEXT application_utilization=1.0000, cpu_utilization=0.5000, "
-        "mem_utilization=0.4000, rps_fractional=100.2000, eps=10.0000\r\n"
+        "mem_utilization=0.4000, rps_fractional=100.0200, eps=10.0000\r\n"
     )
 
 
@@ -77,7 +77,7 @@ def test_case_25_an_idle_node_reports_a_rate_and_utilizations_above_zero() -> No
     machine.step(steps=100)
     assert machine.text() == (
         "endpoint-load-metrics: TEXT application_utilization=0.0001, cpu_utilization=0.0001, "
-        "mem_utilization=0.0001, rps_fractional=0.2000, eps=0.0000\r\n"
+        "mem_utilization=0.0001, rps_fractional=2.0000, eps=0.0000\r\n"
     )
 
 
@@ -126,7 +126,7 @@ def test_the_report_is_withdrawn_while_kube_apiserver_is_not_ready() -> None:
     machine.step(requests=10)
     report = machine.sampler.latest
     assert report is not None
-    assert report.rps_fractional == pytest.approx(100.2)  # the filter ran on
+    assert report.rps_fractional == pytest.approx(100.02)  # the filter ran on
 
 
 def test_a_missing_target_withdraws_the_report_and_its_successor_starts_from_nothing() -> None:
@@ -236,7 +236,7 @@ def test_fields_formats_separator_and_named_metrics_are_as_configured() -> None:
     machine.totals = Totals(0, 0, 0, 30, 10)
     machine.step(requests=10, steps=20)
     assert machine.text() == (
-        "endpoint-load-metrics: TEXT rps_fractional:100.2000, cpu_utilization:0.3000, "
+        "endpoint-load-metrics: TEXT rps_fractional:100.0200, cpu_utilization:0.3000, "
         "named_metrics.inflight_read_only:30.0000, named_metrics.inflight_mutating:10.0000, "
         "named_metrics.inflight_share:0.4000, named_metrics.node_cpu:0.3000\r\n"
     )
