@@ -30,7 +30,7 @@ lint: venv ## ruff, mypy strict, the import contract
 	$(BIN)/lint-imports
 
 e2e: venv ## real etcd, kube-apiserver and kubectl (built with Go on first use)
-	tests/e2e/tools/build.sh
+	$(BIN)/python tests/e2e/tools/build.py
 	$(BIN)/pytest tests/e2e
 
 bench: venv ## the whole benchmark against Envoy, HAProxy, nginx and Python peers: half an hour, a quiet machine
