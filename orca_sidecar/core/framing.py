@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from typing import Protocol, TypeAlias
 
 from orca_sidecar.core.errors import ProtocolError
@@ -17,6 +18,7 @@ from orca_sidecar.core.head import CRLF
 
 # 15 digits: a size that a signed 64-bit integer holds. RFC 9112 §7.1 warns of overflow; so does every desync study.
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(;[\t\x20-\x7e\x80-\xff]*)?")
+_PLAIN_SIZE_LINE = 17
 _LINE_LIMIT = 4096
 
 LAST_CHUNK = b"0\r\n\r\n"
@@ -92,6 +94,17 @@ class _State(Enum):
     TRAILERS = 3
 
 
+# Looking up an enumeration's member costs more than the comparison it is for (CPython 3.11).
+_SIZE, _DATA, _DATA_END, _TRAILERS = _State
+
+
+@lru_cache(maxsize=4096)
+def _plain_chunk_size(line: bytes) -> int:
+    """The size on a chunk's first line, or 0 where it says more, or nothing good: then the slow path has a look."""
+    match = _CHUNK_SIZE.fullmatch(line)
+    return int(match[1], 16) if match is not None and match[2] is None else 0
+
+
 class ChunkedBody:
     """A chunked body (RFC 9112 §7.1).
 
@@ -126,16 +139,27 @@ class ChunkedBody:
         self._decode = decode
         self._held = b""
         self._remaining = 0
-        self._state = _State.SIZE
+        self._state = _SIZE
         self._trailers: list[bytes] | None = None
 
     @property
     def at_boundary(self) -> bool:
         """What was sent on so far ends with a whole chunk: a last chunk may follow."""
-        return self._state is _State.SIZE
+        return self._state is _SIZE
 
     def feed(self, data: Data) -> tuple[Data, Data]:
         """Pass chunks. Incomplete lines are held back, so that what is sent on can be ended at a boundary."""
+        if not self._held and not self._decode:
+            # Two common cases at once: the middle of a large chunk, and one event of a watch.
+            if self._state is _DATA and len(data) < self._remaining:
+                self._remaining -= len(data)
+                return data, b""
+            if self._state is _SIZE:
+                data = bytes(data)
+                end = data.find(CRLF, 0, _PLAIN_SIZE_LINE)
+                chunk = _plain_chunk_size(data[:end]) if end > 0 else 0
+                if chunk and end + chunk + 4 == len(data) and data.endswith(CRLF):
+                    return data, b""
         data = bytes(data)
         if self._held:
             data = self._held + data
@@ -145,22 +169,22 @@ class ChunkedBody:
         start = position = 0  # data[start:position] is checked and not yet in `out`
         while position < size:
             state = self._state
-            if state is _State.DATA:
+            if state is _DATA:
                 taken = min(self._remaining, size - position)
                 self._remaining -= taken
                 if self._decode:
                     out.append(data[position : position + taken])
                 position += taken
                 if self._remaining == 0:
-                    self._state = _State.DATA_END
-            elif state is _State.DATA_END:
+                    self._state = _DATA_END
+            elif state is _DATA_END:
                 if not data.startswith(CRLF, position):
                     if position + 1 == size and data[position] == 0x0D:
                         break
                     raise self._error("a chunk is longer than its size (RFC 9112 section 7.1)")
                 position += 2
-                self._state = _State.SIZE
-            elif state is _State.SIZE:
+                self._state = _SIZE
+            elif state is _SIZE:
                 end = data.find(CRLF, position, position + _LINE_LIMIT)
                 if end < 0:
                     self._check_unfinished(data, position, _LINE_LIMIT)
@@ -174,14 +198,14 @@ class ChunkedBody:
                     if not self._decode:
                         out.append(data[start:position])
                     start = position = end + 2
-                    self._state = _State.TRAILERS
+                    self._state = _TRAILERS
                     self._trailers = []
                     continue
                 if match[2] is not None and not self._decode:
                     out.append(data[start : match.end(1)])
                     start = end
                 position = end + 2
-                self._state = _State.DATA
+                self._state = _DATA
             else:
                 end = data.find(CRLF, position)
                 if end < 0:
