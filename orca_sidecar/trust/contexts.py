@@ -12,18 +12,23 @@ from typing import Any
 from cryptography import x509
 
 from orca_sidecar.settings.schema import SidecarConfiguration
-from orca_sidecar.trust import accept_any
+from orca_sidecar.trust import openssl
 from orca_sidecar.trust.errors import TrustError
 from orca_sidecar.trust.store import Bundles
 from orca_sidecar.trust.verify import Authorities
 
 HTTP_1_1 = "http/1.1"
 
+# TLS 1.2: AES-128-GCM first, as Go has it, then everything that Python's `ssl` has by default, in its order.
+_TLS_1_2_CIPHERS = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256"
+    ":DEFAULT:!aNULL:!eNULL:!MD5:!3DES:!DES:!RC4:!IDEA:!SEED:!aDSS:!SRP:!PSK"
+)
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 def server_context(configuration: SidecarConfiguration, bundles: Bundles) -> tuple[ssl.SSLContext, bool]:
-    """The listener's context, and whether it accepts any client certificate (see `trust.accept_any`).
+    """The listener's context, and whether it accepts any client certificate (see `trust.openssl`).
 
     If not, OpenSSL verifies in the handshake and aborts certificates of which it knows no issuer, or that are out of
     date; this is the fallback, and two authorities that share a subject DN are refused under it. What a certificate means
@@ -39,8 +44,10 @@ def server_context(configuration: SidecarConfiguration, bundles: Bundles) -> tup
     context.num_tickets = 1
     # Groups are left to OpenSSL (X25519, then the NIST curves): `set_ecdh_curve` would leave clients a single one.
     _load_pair(context, settings.cert_file, settings.key_file)
-    if accept_any.available():
-        accept_any.accept_any_client_certificate(context)
+    context.set_ciphers(_TLS_1_2_CIPHERS)
+    if openssl.available():
+        openssl.accept_any_client_certificate(context)
+        openssl.prefer_aes_128(context)
         return context, True
     bundles.check_names()
     context.verify_mode = ssl.CERT_OPTIONAL
@@ -113,6 +120,9 @@ def _upstream_context(ca_file: Path) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols([HTTP_1_1])
     context.load_verify_locations(cadata=Authorities.load(ca_file).der)
+    context.set_ciphers(_TLS_1_2_CIPHERS)
+    if openssl.available():
+        openssl.prefer_aes_128(context)
     return context
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orca_sidecar.trust import accept_any
+from orca_sidecar.trust import openssl
 from tests.unit.trust.clusters import Cluster, make_cluster
 
 
@@ -18,4 +18,4 @@ def cluster(tmp_path: Path) -> Cluster:
 @pytest.fixture
 def openssl_verifies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fallback: as if this Python could not be made to accept any certificate."""
-    monkeypatch.setattr(accept_any, "available", lambda: False)
+    monkeypatch.setattr(openssl, "available", lambda: False)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orca_sidecar.trust import accept_any
-from orca_sidecar.trust.accept_any import UnavailableError, accept_any_client_certificate, available
+from orca_sidecar.trust import openssl
+from orca_sidecar.trust.contexts import server_context, upstream_contexts
+from orca_sidecar.trust.openssl import UnavailableError, accept_any_client_certificate, available
 from tests.pki import Pki
 from tests.unit.trust.clusters import Cluster
 
@@ -58,7 +59,7 @@ def test_a_test_that_fails_or_crashes_means_the_fallback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str, reason: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", program(tmp_path, text))
-    monkeypatch.setattr(accept_any, "_TEST_SECONDS", 0.5 if "sleep" in text else 20.0)
+    monkeypatch.setattr(openssl, "_TEST_SECONDS", 0.5 if "sleep" in text else 20.0)
     with caplog.at_level(logging.WARNING):
         assert not available()
     assert reason in caplog.text
@@ -86,7 +87,7 @@ class WrongPlace:
 def test_a_pointer_is_not_used_unless_what_it_leads_to_follows_the_context(answer: int) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with pytest.raises(UnavailableError, match="does not lead to the context"):
-        accept_any._pointer(context, WrongPlace(answer))  # type: ignore[arg-type]
+        openssl._pointer(context, WrongPlace(answer))  # type: ignore[arg-type]
 
 
 def shake_hands(
@@ -141,3 +142,39 @@ def test_a_certificate_without_its_key_is_still_refused(cluster: Cluster, server
     assert shake_hands(server, client) == mine.der
     with pytest.raises(ssl.SSLError, match=r"(?i)signature"):
         shake_hands(server, client, replace=(mine.der, victim.der))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_aes_128_is_chosen_as_go_chooses_it(cluster: Cluster, version: ssl.TLSVersion) -> None:
+    """On both sides: by the listener's own preference, and because it is offered to kube-apiserver first."""
+    configuration = cluster.configuration()
+    server, _ = server_context(configuration, cluster.trust().bundles)
+    plain_client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    plain_client.check_hostname = False
+    plain_client.verify_mode = ssl.CERT_NONE
+    plain_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    plain_server.load_cert_chain(configuration.listener.tls.cert_file, configuration.listener.tls.key_file)
+    plain_server.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    for listening, calling in (
+        (server, plain_client),
+        *((plain_server, c) for c in upstream_contexts(configuration)),
+    ):
+        calling.check_hostname = False
+        calling.verify_mode = ssl.CERT_NONE
+        calling.maximum_version = version
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        sides = (
+            calling.wrap_bio(to_client, to_server),
+            listening.wrap_bio(to_server, to_client, server_side=True),
+        )
+        for _ in range(4):
+            for side in sides:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        cipher = sides[0].cipher()
+        assert cipher is not None
+        assert (
+            cipher[0]
+            .replace("_", "-")
+            .endswith("AES128-GCM-SHA256" if version.name == "TLSv1_2" else "AES-128-GCM-SHA256")
+        )

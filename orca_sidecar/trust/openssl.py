@@ -1,19 +1,17 @@
-"""TLS server contexts that let every client certificate through the handshake, as kube-apiserver does.
+"""What kube-apiserver's TLS does and Python's `ssl` has no name for, set through ctypes on the context's `SSL_CTX *`.
 
-kube-apiserver only *asks* for a certificate in the handshake and verifies it later, so that an expired certificate
-gets a 401, or a good token beside it counts. Python's `ssl` knows no such mode: CERT_OPTIONAL aborts the handshake.
-OpenSSL does, and this module sets it through ctypes on the context's `SSL_CTX *`: `SSL_CTX_set_cert_verify_callback`,
-with a function that answers 1 in place of OpenSSL's verification. OpenSSL still checks that the peer holds the
-certificate's key; whether anybody vouches for the certificate is left to `trust.store`.
+**Any client certificate through the handshake.** kube-apiserver only *asks* for a certificate in the handshake and
+verifies it later, so that an expired certificate gets a 401, or a good token beside it counts. `ssl` knows no such mode:
+CERT_OPTIONAL aborts the handshake. OpenSSL has one, a verify callback of one's own that answers 1. OpenSSL still checks
+that the peer holds the certificate's key; whether anybody vouches for the certificate is left to `trust.store`.
 
-Not `SSL_CTX_set_verify`, whose callback can overrule the result of a verification, which then still takes place: a bad
-signature in it leaves an entry in the thread's error queue, and Python takes that for a failure of whatever connection
-it reads from next.
+**AES-128-GCM first.** As Go's server has it where the processor does AES; OpenSSL puts AES-256 first, which costs a third
+more a byte. Which suites there are is not changed.
 
-CPython gives no access to the pointer; it is read from where it has stood in every release, first after the object's
-head. That is an assumption about memory, so it is tested before it is used: `available()` runs this file as a process
-of its own, where a wrong guess can crash nothing that serves. It reads known values back out of a context through the
-pointer, and shakes hands with a client whose certificate nobody knows. Where that fails, CERT_OPTIONAL remains.
+CPython gives no access to the pointer; it is read from where it has stood in every release, first after the object's head.
+That is an assumption about memory, so it is tested before it is used: `available()` runs this file as a process of its
+own, where a wrong guess can crash nothing that serves. It reads known values back out of a context through the
+pointer, and shakes hands with a client whose certificate nobody knows. Where that fails, CERT_OPTIONAL and OpenSSL's order remain.
 """
 
 from __future__ import annotations
@@ -31,6 +29,8 @@ import sys
 log = logging.getLogger(__name__)
 
 _TEST_SECONDS = 60.0
+_CIPHERSUITES = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
+_OPTIONS_MASK = 0xFFFFFFFF
 
 _VerifyCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 # Kept for good: OpenSSL keeps its address.
@@ -50,6 +50,19 @@ def accept_any_client_certificate(context: ssl.SSLContext) -> None:
     pointer = _pointer(context, libssl)
     context.verify_mode = ssl.CERT_OPTIONAL
     libssl.SSL_CTX_set_cert_verify_callback(pointer, _accept, None)
+
+
+def prefer_aes_128(context: ssl.SSLContext) -> None:
+    """Offer, or choose, AES-128-GCM first with TLS 1.3. Only where `available()`; changes nothing else of the context.
+
+    Raises `UnavailableError` if `context` is not what the test found.
+    """
+    libssl = _libssl()
+    pointer = _pointer_to(context)
+    if libssl.SSL_CTX_get_options(pointer) & _OPTIONS_MASK != context.options & _OPTIONS_MASK:
+        raise UnavailableError("the pointer does not lead to the context")
+    if libssl.SSL_CTX_set_ciphersuites(pointer, _CIPHERSUITES) != 1:
+        raise UnavailableError("this OpenSSL does not have the usual ciphersuites")
 
 
 @functools.cache
@@ -82,19 +95,28 @@ def _libssl() -> ctypes.CDLL:
         libssl.SSL_CTX_get_verify_mode.argtypes = [ctypes.c_void_p]
         libssl.SSL_CTX_set_cert_verify_callback.argtypes = [ctypes.c_void_p, _VerifyCallback, ctypes.c_void_p]
         libssl.SSL_CTX_set_cert_verify_callback.restype = None
+        libssl.SSL_CTX_get_options.argtypes = [ctypes.c_void_p]
+        libssl.SSL_CTX_get_options.restype = ctypes.c_ulong
+        libssl.SSL_CTX_set_ciphersuites.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     except AttributeError as error:
         raise UnavailableError("libssl's functions cannot be reached") from error
     return libssl
 
 
-def _pointer(context: ssl.SSLContext, libssl: ctypes.CDLL) -> int:
-    """The context's `SSL_CTX *`, once what is read through it agrees with what Python says about the context."""
+def _pointer_to(context: ssl.SSLContext) -> int:
+    """What stands where the context's `SSL_CTX *` should."""
     offset = object.__basicsize__
     if _ssl._SSLContext.__basicsize__ < offset + ctypes.sizeof(ctypes.c_void_p):
         raise UnavailableError("the context object is too small to hold a pointer")
     pointer = ctypes.c_void_p.from_address(id(context) + offset).value
     if not pointer or pointer % ctypes.alignment(ctypes.c_void_p):
         raise UnavailableError("no pointer where the context's should be")
+    return pointer
+
+
+def _pointer(context: ssl.SSLContext, libssl: ctypes.CDLL) -> int:
+    """A server context's `SSL_CTX *`, once what is read through it agrees with what Python says about the context."""
+    pointer = _pointer_to(context)
     for mode in (ssl.CERT_NONE, ssl.CERT_REQUIRED, ssl.CERT_OPTIONAL):
         context.verify_mode = mode
         expected = {ssl.CERT_NONE: 0, ssl.CERT_OPTIONAL: 1, ssl.CERT_REQUIRED: 3}[mode]
@@ -111,10 +133,12 @@ def _test() -> None:
         server.load_cert_chain(certificate_file)
         server.maximum_version = version
         accept_any_client_certificate(server)
+        prefer_aes_128(server)
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False
         client.verify_mode = ssl.CERT_NONE
         client.load_cert_chain(certificate_file)
+        prefer_aes_128(client)
         if _shake_hands(server, client) != certificate:
             raise UnavailableError("the certificate that arrived is not the one that was shown")
 
