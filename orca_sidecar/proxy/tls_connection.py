@@ -138,18 +138,18 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     def reset(self) -> None:
         """Close at once, and so that the peer cannot take it for an end: many take a FIN alone for one."""
-        sock = self._tcp.get_extra_info("socket")
-        if sock is not None:
+        if not self._tcp.is_closing():
             with contextlib.suppress(OSError):
+                sock = self._tcp.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.abort()
 
     @property
     def was_reset(self) -> bool:
         """The peer is gone. For a connection that is not read, and so cannot be told by the event loop."""
-        sock = self._tcp.get_extra_info("socket")
-        if sock is None or not hasattr(socket, "TCP_INFO"):
+        if self._tcp.is_closing() or not hasattr(socket, "TCP_INFO"):
             return False
+        sock = self._tcp.get_extra_info("socket")
         return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
 
     @property

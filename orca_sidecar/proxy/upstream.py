@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 import time
 from collections import deque
@@ -41,6 +40,10 @@ class UpstreamConnection(TLSConnection):
         self.used = False
 
     # -- the connection's side -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        tune(transport.get_extra_info("socket"))
+        super().connection_made(transport)
 
     def handshake_complete(self) -> None:
         self.pool.all.add(self)
@@ -257,26 +260,23 @@ class UpstreamPool:
     async def _open(self) -> UpstreamConnection:
         """Connect and shake hands. Every failure is an OSError (TimeoutError and ssl.SSLError are), and counted."""
         loop = asyncio.get_running_loop()
-        host = self._address[0]
-        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        opened = loop.create_future()
         connection: UpstreamConnection | None = None
         try:
-            sock.setblocking(False)
-            tune(sock)
             async with asyncio.timeout(self._connect_timeout):
-                await loop.sock_connect(sock, self._address)
-                opened = loop.create_future()
+                # The loop makes the socket. One given to it (`sock=`) uvloop takes over only after this call has been
+                # woken; a connection that is lost before leaves a socket object that closes its descriptor a second
+                # time when it is collected, and that may be another connection's by then.
                 _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self, opened), sock=sock
+                    lambda: UpstreamConnection(self, opened), *self._address
                 )
                 await opened
             if connection.is_closing:
                 raise ConnectionError("closed after the TLS handshake")
         except BaseException as error:
+            opened.cancel()
             if connection is not None:
                 connection.discard()
-            else:
-                sock.close()
             if isinstance(error, OSError):
                 self._cells[self._connects_error] += 1
             raise
