@@ -412,7 +412,6 @@ async def eventually(
 
 def descriptors() -> int:
     """Open files of this process. libuv opens /dev/null once, to be able to refuse a connection when files run out."""
-    gc.collect()
     count = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -452,6 +451,8 @@ async def proxy(
     await eventually(
         lambda: asyncio.all_tasks() == before_tasks, 2, lambda: asyncio.all_tasks() - before_tasks
     )
+    if descriptors() > before_files:
+        gc.collect()  # slow, and seldom needed
     await eventually(
         lambda: descriptors() <= before_files, 2, lambda: f"{descriptors()} files, {before_files} before"
     )
