@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from orca_sidecar.core.load_report import LoadReport
 from orca_sidecar.settings.load_metrics import AgentCheckSettings
@@ -79,18 +80,18 @@ class _Connection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        peer = transport.get_extra_info("peername")
+        stream = cast(asyncio.Transport, transport)  # uvloop's are no asyncio.Transport, only as good as one
+        peer = stream.get_extra_info("peername")
         if not peer or not is_allowed(peer[0], self._sources):
-            transport.close()
+            stream.close()
             return
-        transport.write(self._line())
+        stream.write(self._line())
         try:
-            transport.write_eof()
+            stream.write_eof()
         except OSError:  # HAProxy resets the connection as soon as it has the line
-            transport.close()
+            stream.close()
             return
-        self._linger = asyncio.get_running_loop().call_later(_LINGER, transport.close)
+        self._linger = asyncio.get_running_loop().call_later(_LINGER, stream.close)
 
     def eof_received(self) -> bool:
         return False  # close

@@ -5,6 +5,7 @@ import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvloop
 
 from orca_sidecar.core.load_report import LoadReport
 from orca_sidecar.publish.agent_check import AgentCheck, answer, is_allowed
@@ -129,3 +130,22 @@ async def test_an_address_in_use_is_said(start: Start) -> None:
     agent = await start()
     with pytest.raises(OSError, match=r"127\.0\.0\.1"):
         await start(address=f"127.0.0.1:{agent.port}")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_it_answers_on_either_event_loop(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def ask() -> bytes:
+        settings = AgentCheckSettings.model_validate({"address": "127.0.0.1:0"})
+        agent = AgentCheck(settings, lambda: True, lambda: LoadReport(application_utilization=1.0))
+        await agent.start()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+            async with asyncio.timeout(5):
+                line = await reader.read()
+            writer.close()
+            return line
+        finally:
+            await agent.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(ask()) == b"up ready 50%\n"
