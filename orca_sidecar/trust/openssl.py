@@ -11,7 +11,8 @@ more a byte. Which suites there are is not changed.
 CPython gives no access to the pointer; it is read from where it has stood in every release, first after the object's head.
 That is an assumption about memory, so it is tested before it is used: `available()` runs this file as a process of its
 own, where a wrong guess can crash nothing that serves. It reads known values back out of a context through the
-pointer, and shakes hands with a client whose certificate nobody knows. Where that fails, CERT_OPTIONAL and OpenSSL's order remain.
+pointer, and shakes hands with a client whose certificate nobody knows. Where that fails, CERT_OPTIONAL and OpenSSL's order
+remain.
 """
 
 from __future__ import annotations
