@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import subprocess
@@ -74,7 +75,12 @@ class Identities:
         return context
 
     def configuration(self, upstream_port: int, **changes: Any) -> dict[str, Any]:
-        """A configuration on free loopback ports. `changes` are merged into it, section by section."""
+        """A configuration on free loopback ports. `changes` are merged into it, section by section.
+
+        The load that is measured is this process's.
+        """
+        pid_file = self.ca.cert_file.parent / "measured.pid"
+        pid_file.write_text(f"{os.getpid()}\n")
         settings: dict[str, Any] = {
             "apiVersion": "orca-sidecar.dev/v1alpha1",
             "kind": "SidecarConfiguration",
@@ -97,7 +103,7 @@ class Identities:
             "loadMetrics": {
                 "enabled": True,
                 "optIn": {"allowedNames": ["reporter"]},
-                "sampler": {"target": {"processName": "python"}},
+                "sampler": {"target": {"pidFile": str(pid_file)}},
             },
             "admin": {"address": f"127.0.0.1:{free_port()}"},
             "shutdown": {"delay": "200ms", "gracePeriod": "5s"},
