@@ -72,8 +72,9 @@ class Answers:
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
-            self.heads.append(head)
-            self.certificates.append(writer.get_extra_info("peercert"))
+            if b" /readyz " not in head:  # the sidecar's own probe
+                self.heads.append(head)
+                self.certificates.append(writer.get_extra_info("peercert"))
             if b"watch=1" in head:
                 writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
                 await reader.read(1)
@@ -107,45 +108,47 @@ async def test_case_23_replaced_certificates_are_used_and_bad_ones_refused(
     client = new.leaf(identities.front_proxy_ca, cn="front-proxy-client-renewed", eku=CLIENT)
     other_ca = new.ca("other-ca")
     anna = new.leaf(other_ca, cn="anna", eku=CLIENT)
-    async with upstream(identities, answers) as port:
-        with running(identities.configuration(port, workers=workers, **settings), tmp_path) as sidecar:
-            await sidecar.ready()
-            jane = await connect(identities, sidecar, identities.jane)
-            assert await status(*jane) == 200
-            assert b"\r\nX-Remote-User: jane\r\n" in answers.heads[-1]
-            watch = await connect(identities, sidecar, identities.jane)
-            watch[1].write(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: kubernetes\r\n\r\n")
-            await watch[0].readuntil(b"first\r\n")
+    async with (
+        upstream(identities, answers) as port,
+        running(identities.configuration(port, workers=workers, **settings), tmp_path) as sidecar,
+    ):
+        await sidecar.ready()
+        jane = await connect(identities, sidecar, identities.jane)
+        assert await status(*jane) == 200
+        assert b"\r\nX-Remote-User: jane\r\n" in answers.heads[-1]
+        watch = await connect(identities, sidecar, identities.jane)
+        watch[1].write(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: kubernetes\r\n\r\n")
+        await watch[0].readuntil(b"first\r\n")
 
-            # A mismatched pair is refused as a whole, and the last good one stays in use.
-            swap(folder, 2, serving_crt=serving.cert_file)
-            await sidecar.until(
-                lambda: sidecar.metric("orca_sidecar_certificate_reloads_total", result="error") == workers,
-                SOON,
-            )
-            assert "is not the key of" in sidecar.log
-            assert await served_name(identities, sidecar) == "kube-apiserver"
+        # A mismatched pair is refused as a whole, and the last good one stays in use.
+        swap(folder, 2, serving_crt=serving.cert_file)
+        await sidecar.until(
+            lambda: sidecar.metric("orca_sidecar_certificate_reloads_total", result="error") == workers,
+            SOON,
+        )
+        assert "is not the key of" in sidecar.log
+        assert await served_name(identities, sidecar) == "kube-apiserver"
 
-            # All at once: serving pair, upstream pair, and another client CA.
-            swap(
-                folder, 3, serving_crt=serving.cert_file, serving_key=serving.key_file,
-                client_crt=client.cert_file, client_key=client.key_file, ca_crt=other_ca.cert_file,
-            )  # fmt: skip
-            await sidecar.until(
-                lambda: sidecar.metric("orca_sidecar_certificate_reloads_total", result="ok") == workers, SOON
-            )
-            assert await served_name(identities, sidecar) == "renewed"
-            annas = await connect(identities, sidecar, anna)
-            assert await status(*annas) == 200
-            assert b"\r\nX-Remote-User: anna\r\n" in answers.heads[-1]
-            assert _common_name(answers.certificates[-1]) == "front-proxy-client-renewed"
+        # All at once: serving pair, upstream pair, and another client CA.
+        swap(
+            folder, 3, serving_crt=serving.cert_file, serving_key=serving.key_file,
+            client_crt=client.cert_file, client_key=client.key_file, ca_crt=other_ca.cert_file,
+        )  # fmt: skip
+        await sidecar.until(
+            lambda: sidecar.metric("orca_sidecar_certificate_reloads_total", result="ok") == workers, SOON
+        )
+        assert await served_name(identities, sidecar) == "renewed"
+        annas = await connect(identities, sidecar, anna)
+        assert await status(*annas) == 200
+        assert b"\r\nX-Remote-User: anna\r\n" in answers.heads[-1]
+        assert _common_name(answers.certificates[-1]) == "front-proxy-client-renewed"
 
-            # Jane's authority no longer counts, on a connection that is still open; her watch lives on.
-            assert await status(*jane) == 401
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(watch[0].read(1), 0.3)
-            for _, writer in (jane, watch, annas):
-                writer.transport.abort()
+        # Jane's authority no longer counts, on a connection that is still open; her watch lives on.
+        assert await status(*jane) == 401
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watch[0].read(1), 0.3)
+        for _, writer in (jane, watch, annas):
+            writer.transport.abort()
 
 
 def _common_name(certificate: dict[str, Any] | None) -> str:

@@ -11,8 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,15 +201,25 @@ class Sidecar:
                 self.process.wait()
 
 
-@contextmanager
-def running(settings: Mapping[str, Any], folder: Path) -> Iterator[Sidecar]:
-    """A sidecar for the length of a block."""
-    sidecar = Sidecar(settings, folder)
-    sidecar.start()
-    try:
-        yield sidecar
-    finally:
-        sidecar.stop()
+class running:  # noqa: N801 - used as a context manager is named
+    """A sidecar for the length of a block. `async with` where its upstream lives on this event loop: it has to turn while
+    the sidecar leaves."""
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        self._sidecar = Sidecar(settings, folder)
+
+    def __enter__(self) -> Sidecar:
+        self._sidecar.start()
+        return self._sidecar
+
+    def __exit__(self, *_: object) -> None:
+        self._sidecar.stop()
+
+    async def __aenter__(self) -> Sidecar:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._sidecar.stop)
 
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
