@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help venv demo test lint e2e bench bench-quick bench-balance profile clean
+.PHONY: help venv demo test lint e2e soak bench bench-quick bench-balance profile clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -32,6 +32,9 @@ lint: venv ## ruff, mypy strict, the import contract
 e2e: venv ## real etcd, kube-apiserver and kubectl (built with Go on first use)
 	$(BIN)/python tests/e2e/tools/build.py
 	$(BIN)/pytest tests/e2e
+
+soak: venv ## a watch and a log that are silent for minutes, in real time: 12 minutes
+	$(BIN)/pytest tests/soak
 
 bench: venv ## the whole benchmark against Envoy, HAProxy, nginx and Python peers: half an hour, a quiet machine
 	$(MAKE) -C bench bench
