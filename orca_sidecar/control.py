@@ -9,6 +9,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Metric
@@ -25,7 +26,7 @@ from orca_sidecar.publish.credentials import CredentialFiles
 from orca_sidecar.runtime import Shared, Signals
 from orca_sidecar.trust.contexts import certificate_expiries, upstream_contexts
 from orca_sidecar.trust.errors import TrustError
-from orca_sidecar.trust.files import RELOAD_SECONDS, FileWatch, certificate_files
+from orca_sidecar.trust.files import RELOAD_SECONDS
 from orca_sidecar.trust.store import Bundles
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Control:
         self._started_ns = time.monotonic_ns()
         self._tasks: list[asyncio.Task[None]] = []
         self._plain = shared.upstream_contexts[Pool.PLAIN]
-        self._files = FileWatch(certificate_files(cfg))
+        self._files = copy(shared.files)
         self._probe = Probe(cfg.upstream, lambda: self._plain)
         self._scraper: ApiserverMetrics | None = None
         self._sampler: Sampler | None = None
@@ -133,12 +134,12 @@ class Control:
     async def _watch_files(self) -> None:
         """The probe and out of band use changed authorities too; what cannot be used is the data plane's to report."""
         while True:
-            await asyncio.sleep(RELOAD_SECONDS)
             if self._files.changed():
                 with contextlib.suppress(OSError, ValueError, TrustError):
                     bundles = Bundles.load(self._shared.configuration)
                     self._plain = upstream_contexts(self._shared.configuration)[Pool.PLAIN]
                     self._shared.trust.replace(bundles)
+            await asyncio.sleep(RELOAD_SECONDS)
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -16,6 +16,7 @@ from orca_sidecar.core.identity import IdentityRules
 from orca_sidecar.metrics import Cells
 from orca_sidecar.report_cell import ReportCell
 from orca_sidecar.settings.schema import SidecarConfiguration
+from orca_sidecar.trust.files import FileWatch
 from orca_sidecar.trust.store import TrustStore
 
 
@@ -34,6 +35,9 @@ class Shared:
     server_context: ssl.SSLContext
     upstream_contexts: tuple[ssl.SSLContext, ssl.SSLContext]
     """By `core.identity.Pool`: without a client certificate, and with the front-proxy client's."""
+    files: FileWatch
+    """The certificate files as they were when the above was made of them. To be copied: a process that takes another one's
+    place later sees that they have changed since."""
 
 
 class Signals:

@@ -29,6 +29,7 @@ from orca_sidecar.runtime import Shared, Signals, run_loop
 from orca_sidecar.settings.schema import SidecarConfiguration
 from orca_sidecar.trust.contexts import server_context, upstream_contexts
 from orca_sidecar.trust.errors import TrustError
+from orca_sidecar.trust.files import FileWatch, certificate_files
 from orca_sidecar.trust.store import TrustStore
 
 EXIT_FAILED_START = 4
@@ -67,6 +68,7 @@ def prepare(cfg: SidecarConfiguration, secret: bytes = b"") -> Shared:
         cfg.front_proxy.uid_headers,
         cfg.front_proxy.extra_headers_prefix,
     )
+    files = FileWatch(certificate_files(cfg))
     trust = TrustStore.from_configuration(cfg, rules)
     context, _ = server_context(cfg, trust.bundles)
     if cfg.load_metrics.enabled and cfg.load_metrics.opt_in.gate == "open":
@@ -80,6 +82,7 @@ def prepare(cfg: SidecarConfiguration, secret: bytes = b"") -> Shared:
         secret=secret,
         server_context=context,
         upstream_contexts=upstream_contexts(cfg),
+        files=files,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+from copy import copy
 
 from orca_sidecar import metrics
 from orca_sidecar.core.identity import Pool
@@ -18,7 +19,7 @@ from orca_sidecar.runtime import Shared, Signals
 from orca_sidecar.settings.schema import SidecarConfiguration
 from orca_sidecar.trust.contexts import server_context, upstream_contexts
 from orca_sidecar.trust.errors import TrustError
-from orca_sidecar.trust.files import RELOAD_SECONDS, FileWatch, certificate_files
+from orca_sidecar.trust.files import RELOAD_SECONDS
 from orca_sidecar.trust.store import Bundles
 
 log = logging.getLogger(__name__)
@@ -77,19 +78,23 @@ class DataPlane:
         )
 
         self._configuration = cfg
-        self._files = FileWatch(certificate_files(cfg))
+        self._files = copy(shared.files)
         self._reloads: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Accept connections, and look after the certificate files."""
+        self._look_at_files()
         self.listener.start()
         self._reloads = asyncio.get_running_loop().create_task(self._watch_files())
 
     async def _watch_files(self) -> None:
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
-            if self._files.changed():
-                self.reload()
+            self._look_at_files()
+
+    def _look_at_files(self) -> None:
+        if self._files.changed():
+            self.reload()
 
     def reload(self) -> None:
         """Use the certificates that are on disk now, or keep all of the last good ones.
