@@ -14,7 +14,7 @@ from orca_sidecar.trust import store as store_module
 from orca_sidecar.trust.errors import TrustError
 from orca_sidecar.trust.store import REFUSAL_LIFETIME, Bundles, TrustStore
 from orca_sidecar.trust.verify import Authorities
-from tests.pki import HOUR, SERVER, Authority, Credential, Pki
+from tests.pki import HOUR, SERVER, Authority, Credential, Pki, elements, encode, resigned
 from tests.unit.trust.clusters import RULES, Cluster, make_cluster
 
 MINUTE = timedelta(minutes=1)
@@ -132,6 +132,35 @@ def test_what_is_no_certificate(trust: TrustStore, cluster: Cluster, der: bytes)
     assert trust.judge(der).kind is CallerKind.UNVERIFIED
     caller = trust.judge(cluster.pki.leaf(cluster.ca, cn="jane").der, [der])
     assert caller.kind is CallerKind.CERTIFICATE
+
+
+def _with_its_extensions_twice(leaf: Credential, signer: Authority) -> bytes:
+    *fields, extensions = elements(leaf.certificate.tbs_certificate_bytes)
+    (sequence,) = elements(extensions)
+    twice = encode(0xA3, encode(0x30, b"".join(elements(sequence) * 2)))
+    return resigned(leaf.certificate, encode(0x30, b"".join((*fields, twice))), signer.private_key)
+
+
+def _of_version(number: int, leaf: Credential, signer: Authority) -> bytes:
+    _, *fields = elements(leaf.certificate.tbs_certificate_bytes)
+    version = encode(0xA0, encode(0x02, bytes([number - 1])))
+    return resigned(leaf.certificate, encode(0x30, b"".join((version, *fields))), signer.private_key)
+
+
+def test_what_parsers_refuse_with_errors_of_their_own(trust: TrustStore, cluster: Cluster) -> None:
+    """`InvalidVersion` and `DuplicateExtension` are no ValueErrors; the latter shows only where a chain is built by hand,
+    as over a stranger's authority with an Ed25519 key that comes along.
+    """
+    stranger = cluster.pki.ca("stranger", key="ed25519")
+    leaf = cluster.pki.leaf(stranger, cn="jane")
+    twice = _with_its_extensions_twice(leaf, stranger)
+    second_version = _of_version(2, cluster.pki.leaf(cluster.ca, cn="jane"), cluster.ca)
+    for der, chain in ((twice, [stranger.der]), (second_version, [])):
+        assert trust.judge(der, chain).kind is CallerKind.UNVERIFIED
+    # Beside a good one they are passed over.
+    for der in (twice, second_version):
+        jane = cluster.pki.leaf(cluster.ca, cn="jane")
+        assert trust.judge(jane.der, [der, stranger.der]).kind is CallerKind.CERTIFICATE
 
 
 def test_authorities_that_share_a_subject_are_told_apart_by_signature(tmp_path: Path) -> None:
