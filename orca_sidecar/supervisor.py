@@ -87,11 +87,16 @@ def prepare(cfg: SidecarConfiguration, secret: bytes = b"") -> Shared:
 
 
 def shared_secret(cfg: SidecarConfiguration) -> bytes:
-    """The content of `sharedSecretFile` without its last line end; empty with the other gates. Raises OSError."""
+    """The content of `sharedSecretFile` without its last line end; empty with the other gates. Raises OSError, and
+    ValueError where there is none."""
     settings = cfg.load_metrics.opt_in
     if settings.gate != "sharedSecret" or settings.shared_secret_file is None:
         return b""
-    return settings.shared_secret_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    secret = settings.shared_secret_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    if not secret:
+        # It was filled when the configuration was checked. Empty it would let everybody pass.
+        raise ValueError(f"{settings.shared_secret_file} is empty")
+    return secret
 
 
 def raise_descriptor_limit(max_connections: int) -> None:
