@@ -73,12 +73,12 @@ class Exchange:
         "_response_body",
         "_retryable",
         "_reusable",
-        "_started_ns",
         "_until_close",
         "_upgrades",
         "downstream",
         "is_over",
         "is_tunnel",
+        "started_ns",
         "upstream",
     )
 
@@ -119,7 +119,7 @@ class Exchange:
         cells[self._in_flight] += 1
         if counted:
             cells[_LOAD_BALANCED_REQUESTS] += 1
-        self._started_ns = monotonic_ns()
+        self.started_ns = monotonic_ns()
 
     # -- the way in ----------------------------------------------------------------------------------------------
 
@@ -416,7 +416,7 @@ class Exchange:
             cells[self._in_flight] -= 1
             if not self._info.long_running:
                 child = _DURATIONS + self._info.verb_index * _DURATIONS_PER_VERB
-                _observe(cells, child, monotonic_ns() - self._started_ns)
+                _observe(cells, child, monotonic_ns() - self.started_ns)
         code = self._code
         if self._counted and (code == 429 or code >= 500):
             cells[_LOAD_BALANCED_ERRORS] += 1

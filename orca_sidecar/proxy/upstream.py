@@ -117,6 +117,7 @@ class UpstreamPool:
         self._waiters: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._spare = 0  # connections on their way that no request waits for
+        self._wanted = 0  # and those on their way for the requests that wait
         self._address = (host, port)
         self.server_name = server_name
         self.context = context
@@ -140,12 +141,14 @@ class UpstreamPool:
                 connection.exchange = exchange
                 return connection
         self._waiters.append(exchange)
-        self._spawn(self._connect(None))
+        # Not one for each that ever waited: those of requests that were cancelled meanwhile will do.
+        if self._wanted < len(self._waiters):
+            self._spawn_wanted()
         return None
 
     def acquire_fresh(self, exchange: Exchange) -> None:
         """Open a connection for this exchange alone: for the one retry of a safe request."""
-        self._spawn(self._connect(exchange))
+        self._spawn(self._connect_fresh(exchange))
 
     def cancel(self, exchange: Exchange) -> None:
         """The exchange no longer waits. Its connection, when it comes, goes to the next one or to the pool."""
@@ -234,24 +237,41 @@ class UpstreamPool:
         try:
             connection = await self._open()
         except OSError as error:
-            _limited.warning("connect", "upstream connection failed: %s", error)
+            _limited.warning("connect", "upstream connection failed: %s", str(error) or type(error).__name__)
         else:
             self._offer(connection)
         finally:
             self._spare -= 1
 
-    async def _connect(self, exchange: Exchange | None) -> None:
-        """For a request that waits: the first in line, or the one given."""
+    def _spawn_wanted(self) -> None:
+        self._wanted += 1
+        self._spawn(self._connect_wanted())
+
+    async def _connect_wanted(self) -> None:
+        """For the requests that wait: to the first in line. If it fails, the one that has waited for as long fails, too."""
+        since = time.monotonic_ns()
         try:
             connection = await self._open()
         except OSError as error:
-            _limited.warning("connect", "upstream connection failed: %s", error)
-            if exchange is None and self._waiters:
-                exchange = self._waiters.popleft()
-            if exchange is not None:
-                exchange.on_connect_failed()
+            self._wanted -= 1
+            _limited.warning("connect", "upstream connection failed: %s", str(error) or type(error).__name__)
+            if self._waiters and self._waiters[0].started_ns > since:
+                self._spawn_wanted()
+            elif self._waiters:
+                self._waiters.popleft().on_connect_failed()
+        else:
+            self._wanted -= 1
+            self._offer(connection)
+
+    async def _connect_fresh(self, exchange: Exchange) -> None:
+        """For this request alone."""
+        try:
+            connection = await self._open()
+        except OSError as error:
+            _limited.warning("connect", "upstream connection failed: %s", str(error) or type(error).__name__)
+            exchange.on_connect_failed()
             return
-        if exchange is None or exchange.is_over:
+        if exchange.is_over:
             self._offer(connection)
         else:
             connection.exchange = exchange
