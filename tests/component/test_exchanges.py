@@ -278,6 +278,7 @@ class TestConnecting:
 
     async def test_nobody_listens(self, identities: Identities, tmp_path: Path) -> None:
         async with proxy(identities, tmp_path) as it:
+            await it.upstream.pause()
             it.upstream.sock.close()
             client = await it.connect()
             for body in (b"", b"x" * 100_000):
@@ -305,10 +306,35 @@ class TestConnecting:
                 client.reset()
             await it.settled_downstream()
             it.upstream.resume()
-            for _ in range(5):
-                upstream = await it.upstream.next()
+            # The connection of the first served the second, and so on: a burst of callers that give up opens few.
+            upstream = await it.upstream.next()
             await upstream.nothing(0.05)
-            assert len(it.plane.pools[0]._idle) == 5
+            assert len(it.plane.pools[0]._idle) == len(it.upstream.connections) == 1
+
+    async def test_a_connection_that_others_gave_up_is_not_what_a_new_request_fails_with(
+        self, identities: Identities, tmp_path: Path
+    ) -> None:
+        """It has waited for a moment only when an attempt runs into its time limit: it is given one of its own."""
+        async with proxy(identities, tmp_path, upstream={"connectTimeout": "400ms"}) as it:
+            await it.upstream.pause()
+            first = await it.connect()
+            await first.send(request())
+            await asyncio.sleep(0.3)
+            first.reset()
+            await it.settled_downstream()
+            second = await it.connect()
+            await second.send(request(method=b"PUT", body=b"x"))
+            await asyncio.sleep(0.2)
+            it.upstream.resume()
+            while True:
+                upstream = await it.upstream.next()
+                try:
+                    await upstream.message()
+                    break
+                except ConnectionError:
+                    pass
+            await upstream.send(response(b"done"))
+            assert (await second.message(b"PUT"))[1] == b"done"
 
     async def test_the_requests_that_wait_are_served_in_order(
         self, identities: Identities, tmp_path: Path

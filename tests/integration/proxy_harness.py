@@ -291,8 +291,12 @@ class Upstream:
 
     async def pause(self) -> None:
         """Accept none for now: the kernel does, and no handshake goes on."""
+        if self._accepting.cancelled():
+            return
         self._accepting.cancel()
-        await asyncio.gather(self._accepting, return_exceptions=True)
+        for error in await asyncio.gather(self._accepting, return_exceptions=True):
+            if not isinstance(error, asyncio.CancelledError):
+                self.failures.append(error)
 
     async def next(self) -> Wire:
         """The next connection that was opened."""
@@ -347,10 +351,11 @@ class Proxy:
     ) -> None:
         self.identities = identities
         self.upstream = upstream
-        defaults: dict[str, Any] = {"upstream": {"minIdleConnections": 0}, "logging": {"level": "debug"}}
-        settings = identities.configuration(upstream.port, **{**defaults, **changes})
-        if "upstream" in changes:
-            settings["upstream"].setdefault("minIdleConnections", 0)
+        by_name = changes.pop("by_name", False)
+        settings = identities.configuration(upstream.port, **changes)
+        settings["upstream"].setdefault("minIdleConnections", 0)
+        if by_name:
+            settings["upstream"]["address"] = f"localhost:{upstream.port}"
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(settings))
         self.shared = prepare(load_configuration(path))
