@@ -37,8 +37,8 @@ class Arrival:
 class Recorder:
     """Serves until left. The last part of a request's path says how it is answered:
 
-    `refused` 403; `accepted` 101, and what follows is `tunnelled`; `early` 413 before its body is read; `held` 200 once
-    `release()` was called; anything else 200. Arrivals at /readyz, the sidecar's own probe, are not kept.
+    `refused` 403; `accepted` 101, and what follows is `tunnelled`; `early` 413 before its body is read; `slow` 200 after a
+    moment; `held` 200 once `release()` was called; anything else 200. The sidecar's own probes, of /readyz, are not kept.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -144,6 +144,8 @@ class Recorder:
             while data := await reader.read(65536):
                 self.tunnelled += data
             return False
+        if last == b"slow":
+            await asyncio.sleep(0.002)
         if last == b"held":
             await self._released.wait()
         code = b"403 Forbidden" if last == b"refused" else b"200 OK"
