@@ -26,13 +26,13 @@ import pytest
 from tests.pki import Authority, Credential, Pki, elements, encode, resigned
 from tests.support.recorder import Recorder
 from tests.support.sidecar import Identities, Sidecar, free_port, running
+from tests.support.subjects import CN, REFUSED, SUBJECTS, UTF8, certificate, said, written
 
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 DEADLINE = 20.0
 CREDENTIAL_ID = b"X-Remote-Extra-authentication.kubernetes.io%2Fcredential-id"
 TOKEN = b"Authorization: Bearer joe-token\r\n"
 
-REFUSED = None
 PLAIN: list[bytes] = []
 
 
@@ -92,31 +92,6 @@ class Lab:
         with self.connected(context, session) as sock:
             identity = self.ask(sock, lines)
             return Seen(identity, bool(sock.session_reused), sock.session)
-
-    def odd(self, *attributes: tuple[bytes, int, bytes], ca: Authority | None = None) -> Credential:
-        """A certificate whose subject holds these attributes: OID, string type and content as bytes."""
-        ca = ca or self.identities.ca
-        leaf = self.pki.leaf(ca, cn="placeholder", name=f"odd-{len(list(self.pki.folder.iterdir()))}")
-        subject = b"".join(
-            encode(0x31, encode(0x30, encode(0x06, oid) + encode(tag, value)))
-            for oid, tag, value in attributes
-        )
-        fields = elements(leaf.certificate.tbs_certificate_bytes)
-        fields[5] = encode(0x30, subject)
-        return written(leaf, resigned(leaf.certificate, encode(0x30, b"".join(fields)), ca.private_key))
-
-
-def written(leaf: Credential, der: bytes, *beside: Credential) -> Credential:
-    """`leaf` with another certificate in its file."""
-    leaf.cert_file.write_bytes(ssl.DER_cert_to_PEM_cert(der).encode() + b"".join(c.pem for c in beside))
-    return leaf
-
-
-def said(user: str, *groups: str) -> list[bytes]:
-    return [
-        b"X-Remote-User: " + user.encode(),
-        *(b"X-Remote-Group: " + group.encode() for group in groups),
-    ]
 
 
 def without_credential_id(identity: list[bytes] | None) -> list[bytes] | None:
@@ -398,52 +373,11 @@ def _kill_children(sidecar: Sidecar) -> None:
 
 # -- certificates out of the ordinary --------------------------------------------------------------------------
 
-CN, ORG, UID = (bytes.fromhex(oid) for oid in ("550403", "55040a", "2b0601040183c25302"))
-UTF8, NUMERIC, PRINTABLE, T61, IA5, UNIVERSAL, BMP = 0x0C, 0x12, 0x13, 0x14, 0x16, 0x1C, 0x1E
-INJECTED = b"jane\r\nX-Remote-Group: system:masters"
-
-SUBJECTS: dict[str, tuple[list[tuple[bytes, int, bytes]], list[bytes] | None]] = {
-    "BMPString": ([(CN, BMP, "jané☃".encode("utf-16-be"))], said("jané☃")),
-    "T61String": ([(CN, T61, b"jan\xe9")], said("jané")),
-    "PrintableString": ([(CN, PRINTABLE, b"jane")], said("jane")),
-    "IA5String": ([(CN, IA5, b"jane@x")], said("jane@x")),
-    "NumericString": ([(CN, NUMERIC, b"12 3")], said("12 3")),
-    "two CNs, the last counts": ([(CN, UTF8, b"root"), (CN, UTF8, b"jane")], said("jane")),
-    "two CNs of two types": ([(CN, UTF8, b"root"), (CN, BMP, "jane".encode("utf-16-be"))], said("jane")),
-    "O twice": ([(ORG, UTF8, b"a"), (ORG, UTF8, b"a"), (CN, UTF8, b"jane")], said("jane", "a", "a")),
-    "C1 controls": ([(CN, UTF8, "j\u0085e".encode())], said("j\u0085e")),
-    "blanks of Unicode's": ([(CN, UTF8, "\u00a0jane\u3000".encode())], said("\u00a0jane\u3000")),
-    "a name like a header": ([(CN, UTF8, b"X-Remote-User: root")], said("X-Remote-User: root")),
-    "NUL": ([(CN, UTF8, b"root\0.jane")], REFUSED),
-    "NUL in BMPString": ([(CN, BMP, "root\0".encode("utf-16-be") + b"\0a")], REFUSED),
-    "line break": ([(CN, UTF8, INJECTED)], REFUSED),
-    "line break in BMPString": ([(CN, BMP, INJECTED.decode().encode("utf-16-be"))], REFUSED),
-    "line break in T61String": ([(CN, T61, INJECTED)], REFUSED),
-    "line break in IA5String": ([(CN, IA5, INJECTED)], REFUSED),
-    "line break in O": ([(ORG, UTF8, b"a\r\nX-Remote-User: root"), (CN, UTF8, b"jane")], REFUSED),
-    "line break in UID": ([(UID, UTF8, b"1\nX-Remote-User: root"), (CN, UTF8, b"jane")], REFUSED),
-    "line break in a CN that does not count": ([(CN, UTF8, INJECTED), (CN, UTF8, b"jane")], said("jane")),
-    "tab": ([(CN, UTF8, b"ja\tne")], REFUSED),
-    "trailing blank": ([(CN, UTF8, b"jane ")], REFUSED),
-    "DEL": ([(CN, UTF8, b"jane\x7f")], REFUSED),
-    "no CN": ([(ORG, UTF8, b"system:masters")], REFUSED),
-    "an empty CN last": ([(CN, UTF8, b"jane"), (CN, UTF8, b"")], REFUSED),
-    "an empty O": ([(ORG, UTF8, b""), (CN, UTF8, b"jane")], REFUSED),
-    "two UIDs": ([(UID, UTF8, b"1"), (UID, UTF8, b"2"), (CN, UTF8, b"jane")], REFUSED),
-    "system:anonymous": ([(CN, UTF8, b"system:anonymous")], REFUSED),
-    "UniversalString": ([(CN, UNIVERSAL, "jane".encode("utf-32-be"))], REFUSED),
-    "an underscore in PrintableString": ([(CN, PRINTABLE, b"ja_ne")], REFUSED),
-    "no subject": ([], REFUSED),
-}
-"""What kube-apiserver makes of a subject, or 401 where it makes nothing of it, or headers cannot say it. What OpenSSL
-itself does not parse comes no further than the handshake and is left out.
-"""
-
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_subject_is_said_as_it_was_certified_or_not_at_all(lab: Lab, name: str) -> None:
     attributes, wanted = SUBJECTS[name]
-    context = lab.context(lab.odd(*attributes))
+    context = lab.context(certificate(lab.pki, lab.identities.ca, attributes))
     assert without_credential_id(lab.ask_once(context, lines=b"X-Remote-User: root\r\n").identity) == wanted
     # What only kube-apiserver would not parse is nobody's certificate; what headers cannot say beats a token.
     with_token = without_credential_id(lab.ask_once(context, lines=TOKEN).identity)
@@ -454,14 +388,14 @@ def test_a_subject_is_said_as_it_was_certified_or_not_at_all(lab: Lab, name: str
     "name", ["balancer\0", "balancer\r\n", " balancer", "balancer ", "Balancer", "balancer\u200b"]
 )
 def test_no_other_name_is_the_front_proxys(lab: Lab, name: str) -> None:
-    credential = lab.odd((CN, UTF8, name.encode()), ca=lab.identities.front_proxy_ca)
+    credential = certificate(lab.pki, lab.identities.front_proxy_ca, [(CN, UTF8, name.encode())])
     assert lab.ask_once(lab.context(credential), lines=b"X-Remote-User: root\r\n").identity == PLAIN
 
 
 def test_the_front_proxys_name_counts_only_as_the_last_one(lab: Lab) -> None:
     claim = b"X-Remote-User: root\r\n"
     of = lambda *names: lab.context(  # noqa: E731
-        lab.odd(*((CN, UTF8, name) for name in names), ca=lab.identities.front_proxy_ca)
+        certificate(lab.pki, lab.identities.front_proxy_ca, [(CN, UTF8, name) for name in names])
     )
     assert lab.ask_once(of(b"balancer", b"other"), lines=claim).identity == PLAIN
     assert lab.ask_once(of(b"other", b"balancer"), lines=claim).identity == said("root")
@@ -472,9 +406,9 @@ def test_large_identities(lab: Lab) -> None:
     groups = [f"group-{number}" for number in range(2000)]
     many = lab.pki.leaf(lab.identities.ca, name="many", cn="jane", o=groups)
     assert without_credential_id(lab.ask_once(lab.context(many)).identity) == said("jane", *groups)
-    long = lab.odd((CN, UTF8, b"j" * 60_000))
+    long = certificate(lab.pki, lab.identities.ca, [(CN, UTF8, b"j" * 60_000)])
     assert without_credential_id(lab.ask_once(lab.context(long)).identity) == said("j" * 60_000)
-    huge = lab.odd((CN, UTF8, b"j" * 104_000))
+    huge = certificate(lab.pki, lab.identities.ca, [(CN, UTF8, b"j" * 104_000)])
     failures = "orca_sidecar_handshake_failures_total"
     counted = lab.sidecar.metric(failures)
     with pytest.raises(OSError, match=r"\w"):
