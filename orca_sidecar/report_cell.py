@@ -30,14 +30,13 @@ class ReportCell:
     """One report, written by one sampler. ``stale_after`` seconds after its sample it is no longer handed
     out."""
 
-    __slots__ = ("_buffer", "_lines", "_sampled_at", "_seen", "_stale_after_ns", "_valid_until", "_words")
+    __slots__ = ("_buffer", "_lines", "_seen", "_stale_after_ns", "_valid_until", "_words")
 
     def __init__(self, stale_after: float = 1.0) -> None:
         self._buffer = memoryview(mmap.mmap(-1, _BYTES))
         self._words = self._buffer.cast("q")
         self._stale_after_ns = int(stale_after * 1e9)
         self._seen = 0
-        self._sampled_at = _NEVER
         self._valid_until = _NEVER
         self._lines = _NO_LINES
 
@@ -54,12 +53,6 @@ class ReportCell:
         if self._words[_SEQUENCE] != self._seen:
             self._read()
         return self._lines[format_] if now_ns <= self._valid_until else b""
-
-    def is_withdrawn(self) -> bool:
-        """True before the first ``publish`` and after a ``withdraw``; a stale report is not withdrawn."""
-        if self._words[_SEQUENCE] != self._seen:
-            self._read()
-        return self._sampled_at == _NEVER
 
     def _write(self, lines: list[bytes], sampled_at_ns: int) -> None:
         data = b"".join(lines)
@@ -96,7 +89,6 @@ class ReportCell:
             lines.append(data[start : start + length])
             start += length
         self._lines = tuple(lines)
-        self._sampled_at = sampled_at
         self._valid_until = sampled_at + self._stale_after_ns
         self._seen = sequence
 

@@ -113,11 +113,6 @@ class RequestHead:
                 self.wants_close = True
 
     @property
-    def has_body(self) -> bool:
-        """Body bytes follow the head."""
-        return self.chunked or self.content_length > 0
-
-    @property
     def accepts_trailers(self) -> bool:
         """TE says trailers (RFC 9110 §10.1.4)."""
         return any(

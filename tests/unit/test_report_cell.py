@@ -18,14 +18,12 @@ JSON = b"endpoint-load-metrics: JSON {}\r\n"
 def test_nothing_before_the_first_publication() -> None:
     cell = ReportCell()
     assert cell.line(Format.TEXT, 0) == b""
-    assert cell.is_withdrawn()
 
 
 def test_each_format_has_its_line_and_those_not_rendered_have_none() -> None:
     cell = ReportCell()
     cell.publish({Format.TEXT: TEXT, Format.JSON: JSON}, 5)
     assert [cell.line(format_, 5) for format_ in Format] == [TEXT, JSON, b""]
-    assert not cell.is_withdrawn()
 
 
 def test_a_stale_report_is_not_handed_out_and_a_fresh_one_is_again() -> None:
@@ -33,7 +31,6 @@ def test_a_stale_report_is_not_handed_out_and_a_fresh_one_is_again() -> None:
     cell.publish({Format.TEXT: TEXT}, 0)
     assert cell.line(Format.TEXT, SECOND) == TEXT
     assert cell.line(Format.TEXT, SECOND + 1) == b""
-    assert not cell.is_withdrawn()
     cell.publish({Format.TEXT: TEXT}, SECOND)
     assert cell.line(Format.TEXT, SECOND + 1) == TEXT
 
@@ -43,7 +40,6 @@ def test_withdraw_takes_the_report_away_until_the_next_one() -> None:
     cell.publish({Format.TEXT: TEXT}, 0)
     cell.withdraw()
     assert cell.line(Format.TEXT, 0) == b""
-    assert cell.is_withdrawn()
     cell.publish({Format.TEXT: TEXT}, 0)
     assert cell.line(Format.TEXT, 0) == TEXT
 
