@@ -16,7 +16,7 @@ async def test_case_09_is_answered_within_a_second(identities: Identities, tmp_p
         head = await wire.head()
         if b"watch=true" in head:
             await wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            await wire.end()
+            await wire.gone()
         else:
             await wire.send(response())
 

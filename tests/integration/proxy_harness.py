@@ -213,6 +213,12 @@ class Wire:
         assert data == b"", f"expected the end, got {data!r}"
         return "clean"
 
+    async def gone(self) -> None:
+        """Wait for the end, however long it takes and however it comes; for an upstream's script."""
+        with contextlib.suppress(ConnectionError):
+            while await self.receive():
+                pass
+
     # -- ending --------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
