@@ -107,8 +107,12 @@ class RequestHead:
         if layout.has_hops:
             connection = [value.lower() for value in self._values(layout.connection)]
             # As kube-apiserver has it: any Connection value that contains the word.
-            self.asks_upgrade = not self.http10 and any(b"upgrade" in value for value in connection)
-            self.upgrades = self.asks_upgrade and self._offers_another_protocol()
+            if not self.http10 and any(b"upgrade" in value for value in connection):
+                offered = self._offered_protocols()
+                self.asks_upgrade = any(offered)
+                # h2c (RFC 9113 §3.1: obsolete), alone or not, is passed over: in its tunnel requests would pass under no
+                # rule, on the connections that assert identities too.
+                self.upgrades = self.asks_upgrade and b"h2c" not in offered
             if any(token.strip(b" \t") == b"close" for value in connection for token in value.split(b",")):
                 self.wants_close = True
 
@@ -121,15 +125,12 @@ class RequestHead:
             for token in value.split(b",")
         )
 
-    def _offers_another_protocol(self) -> bool:
-        """A request that offers h2c (RFC 9113 §3.1: obsolete), alone or not, is served as an ordinary one: in its tunnel
-        requests would pass under no rule, on the connections that assert identities too."""
-        offered = [
+    def _offered_protocols(self) -> list[bytes]:
+        return [
             token.strip(b" \t").lower()
             for value in self._values(self.layout.upgrade)
             for token in value.split(b",")
         ]
-        return any(offered) and b"h2c" not in offered
 
     def _values(self, pick: LinePick) -> list[bytes]:
         return [field_value(line) for line in pick(self.lines)]

@@ -268,6 +268,15 @@ async def test_a_caller_that_does_not_wait_may_not(lab: Lab, credential: str) ->
     writer.close()
 
 
+async def test_connection_upgrade_without_a_protocol_is_no_upgrade(lab: Lab) -> None:
+    """Some balancers are set up to say it with every request; their connections go on."""
+    reader, writer = await lab.connect(lab.identities.balancer)
+    for _ in range(3):
+        writer.write(b"GET /plain HTTP/1.1\r\n%bConnection: upgrade\r\nUpgrade:\r\n\r\n" % ASSERTED)
+        assert b"Connection" not in await reader.readuntil(b"\r\n\r\nok")
+    writer.close()
+
+
 async def test_what_is_sent_ahead_of_an_upgrade_that_is_accepted_belongs_to_it(lab: Lab) -> None:
     reader, writer = await lab.connect(lab.identities.balancer)
     writer.write(b"POST /accepted HTTP/1.1\r\n%b%b\r\n" % (ASSERTED, UPGRADES["SPDY"]) + SMUGGLED)
