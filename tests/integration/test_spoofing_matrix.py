@@ -44,7 +44,7 @@ CONNECTIONS = 4
 
 
 class Lab:
-    """Two sidecars, one with the standard names and one with others, each with a recorder behind it."""
+    """Two sidecars, one with the standard names and one with others, on either event loop; a recorder behind each."""
 
     def __init__(self, identities: Identities, credentials: dict[str, Credential | None]) -> None:
         self.identities, self.credentials = identities, credentials
@@ -93,7 +93,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with ExitStack() as stack:
         for name, names in NAMES.items():
             recorder = lab.recorders[name] = stack.enter_context(Recorder(identities.server_context()))
-            settings = identities.configuration(recorder.port, frontProxy=names.settings)
+            loop = "uvloop" if name == "standard" else "asyncio"
+            settings = identities.configuration(recorder.port, frontProxy=names.settings, eventLoop=loop)
             (folder / name).mkdir()
             lab.sidecars[name] = stack.enter_context(running(settings, folder / name))
         yield lab
