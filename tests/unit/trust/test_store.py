@@ -163,6 +163,20 @@ def test_what_parsers_refuse_with_errors_of_their_own(trust: TrustStore, cluster
         assert trust.judge(jane.der, [der, stranger.der]).kind is CallerKind.CERTIFICATE
 
 
+def test_a_certificate_with_one_byte_changed(trust: TrustStore, cluster: Cluster) -> None:
+    """Nobody's, unless what was signed is still all there (a bit string's count of unused bits says nothing here)."""
+    for ca, cn in ((cluster.ca, "jane"), (cluster.front_proxy_ca, "balancer")):
+        leaf = cluster.pki.leaf(ca, cn=cn)
+        for at, byte in enumerate(leaf.der):
+            for changed in {0, 0xFF, byte ^ 1, (byte + 1) % 256} - {byte}:
+                der = leaf.der[:at] + bytes([changed]) + leaf.der[at + 1 :]
+                caller = trust.judge(der)
+                if caller.kind is not CallerKind.UNVERIFIED:
+                    signed = x509.load_der_x509_certificate(der).tbs_certificate_bytes
+                    assert signed == leaf.certificate.tbs_certificate_bytes
+                    assert caller.common_name == cn
+
+
 def test_authorities_that_share_a_subject_are_told_apart_by_signature(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path, front_proxy_cn="ca", key_identifiers=False)
     trust = cluster.trust()
