@@ -73,7 +73,7 @@ class Counters:
 async def measure(configured: LoadMetricsSettings, seconds: float) -> tuple[float, int]:
     """CPU seconds used, and the samples taken, in `seconds` of sampling after a warm-up of one."""
     counters = Counters()
-    sampler = Sampler(configured, open_sources(configured.sampler), counters, ReportCell(), lambda: True)
+    sampler = Sampler(configured, open_sources(configured.sampler), counters, ReportCell(), lambda: "")
     task = asyncio.get_running_loop().create_task(sampler.run())
     await asyncio.sleep(1)
     if sampler.latest is None:

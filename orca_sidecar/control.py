@@ -82,7 +82,7 @@ class Control:
                 open_sources(cfg.load_metrics.sampler),
                 counters,
                 shared.report,
-                ready=lambda: self._probe.ready and not self._leaving,
+                self._withheld,
             )
         self._out_of_band: OutOfBandServer | None = None
         self._agent_check: AgentCheck | None = None
@@ -94,6 +94,12 @@ class Control:
             self._conditions,
             self._status,
         )
+
+    def _withheld(self) -> str:
+        """Why no load may be reported, "" if it may."""
+        if self._leaving:
+            return "the sidecar is leaving"
+        return "" if self._probe.ready else f"kube-apiserver is not ready: {self._probe.detail}"
 
     def _publish(self, sampler: Sampler) -> None:
         """The ways out besides the response header."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from orca_sidecar import control, logs, worker
+from orca_sidecar import __version__, control, logs, worker
 from orca_sidecar.core.identity import IdentityRules
 from orca_sidecar.metrics import new_cells, reset_gauges
 from orca_sidecar.proxy import sockets
@@ -120,7 +120,7 @@ async def serve_alone(shared: Shared, sock: socket.socket | None) -> None:
     await side.start()
     if data_plane is not None:
         data_plane.start()
-    log.info("serving")
+    log.info("%s", _serving(shared.configuration))
     try:
         await signals.leave.wait()
         log.info("leaving")
@@ -133,6 +133,13 @@ async def serve_alone(shared: Shared, sock: socket.socket | None) -> None:
         if data_plane is not None:
             await data_plane.close()
         await side.close()
+
+
+def _serving(cfg: SidecarConfiguration) -> str:
+    """What the log says once everything listens."""
+    if cfg.mode == "reporter":
+        return f"orca-sidecar {__version__} reports the load of {cfg.upstream.address}"
+    return f"orca-sidecar {__version__} serves {cfg.listener.address} for {cfg.upstream.address}, workers: {cfg.workers}"
 
 
 class Supervisor:
@@ -156,7 +163,7 @@ class Supervisor:
             return EXIT_FAILED_START
         for index in range(len(self._shared.cells)):
             self._fork_worker(index)
-        log.info("serving with %d workers", len(self._workers))
+        log.info("%s", _serving(self._shared.configuration))
         while self._control or self._workers:
             try:
                 pid, status = os.wait()
@@ -167,6 +174,7 @@ class Supervisor:
 
     def _leave(self) -> None:
         """The first signal asks all to leave; a second makes the workers leave at once."""
+        log.info("leaving")
         self._leaving = True
         for pid in self._workers:
             os.kill(pid, signal.SIGTERM)

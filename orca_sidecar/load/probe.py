@@ -10,6 +10,7 @@ one whose report has stopped the median weight.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -104,4 +105,12 @@ class Probe:
             self.detail = f"GET /readyz: no answer within {self._timeout:g}s, {self._late} in a row"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self._late = 0
-            self.ready, self.detail = False, f"GET /readyz: {error}"
+            self.ready, self.detail = False, f"GET /readyz: {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    """The error in words; aiohttp's own for one of its connectors shows the context object, and asyncio's no reason."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        why = error.os_error
+        return f"cannot connect to {error.host}:{error.port}: {os.strerror(why.errno) if why.errno and why.errno > 0 else why}"
+    return str(error)

@@ -66,7 +66,10 @@ class _Figures(NamedTuple):
 
 
 class Sampler:
-    """``sample`` is one step at a given time; ``run`` takes one every interval until cancelled."""
+    """``sample`` is one step at a given time; ``run`` takes one every interval until cancelled.
+
+    ``withheld()`` tells why nothing may be reported at the moment, "" if it may.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Sampler:
         sources: Measures,
         counters: Counters,
         cell: ReportCell,
-        ready: Callable[[], bool],
+        withheld: Callable[[], str],
     ) -> None:
         self._report = settings.report
         self._interval = settings.sampler.interval
@@ -89,7 +92,7 @@ class Sampler:
         self._sources = sources
         self._counters = counters
         self._cell = cell
-        self._ready = ready
+        self._withheld = withheld
         self._mean = _StepMean()
         self._smoother = Smoother(self._policy, utilizations=2, others=3)
         self._totals: Totals | None = None
@@ -155,8 +158,8 @@ class Sampler:
         if not all(0 <= figure < math.inf for figure in load):
             return None, "a figure is negative or not finite"
         self._advance(load, now_ns)
-        if not self._ready():
-            return None, "kube-apiserver is not ready"
+        if reason := self._withheld():
+            return None, reason
         if self._smoothed is None:
             return None, "no request rate"
         report = self._reported(load, self._smoothed).checked()

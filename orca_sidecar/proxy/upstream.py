@@ -233,11 +233,17 @@ class UpstreamPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _log_failure(self, error: OSError) -> None:
+        host, port = self._address
+        _limited.warning(
+            "connect", "no connection to %s:%d: %s", host, port, str(error) or type(error).__name__
+        )
+
     async def _connect_spare(self) -> None:
         try:
             connection = await self._open()
         except OSError as error:
-            _limited.warning("connect", "upstream connection failed: %s", str(error) or type(error).__name__)
+            self._log_failure(error)
         else:
             self._offer(connection)
         finally:
@@ -254,7 +260,7 @@ class UpstreamPool:
             connection = await self._open()
         except OSError as error:
             self._wanted -= 1
-            _limited.warning("connect", "upstream connection failed: %s", str(error) or type(error).__name__)
+            self._log_failure(error)
             if self._waiters and self._waiters[0].started_ns > since:
                 self._spawn_wanted()
             elif self._waiters:
@@ -268,7 +274,7 @@ class UpstreamPool:
         try:
             connection = await self._open()
         except OSError as error:
-            _limited.warning("connect", "upstream connection failed: %s", str(error) or type(error).__name__)
+            self._log_failure(error)
             exchange.on_connect_failed()
             return
         if exchange.is_over:

@@ -54,7 +54,9 @@ class Ours:
     ) -> None:
         self._engine = engine
         self._node = node
-        self._sampler = Sampler(settings, node, node.counters, _Cell(), lambda: node.probed_ready)  # type: ignore[arg-type]
+        self._sampler = Sampler(
+            settings, node, node.counters, _Cell(), lambda: "" if node.probed_ready else "not ready"
+        )  # type: ignore[arg-type]
         interval = settings.sampler.interval
         engine.every(interval, self._sample, first=random.random() * interval)
 

@@ -28,7 +28,11 @@ class Machine:
         self.now = 0
         self.cell = ReportCell()
         self.sampler = Sampler(
-            LoadMetricsSettings.model_validate(settings), self, self.counters, self.cell, lambda: self.ready
+            LoadMetricsSettings.model_validate(settings),
+            self,
+            self.counters,
+            self.cell,
+            lambda: "" if self.ready else "kube-apiserver is not ready",
         )
 
     def measure(self, now_ns: int) -> Load | None:
