@@ -111,6 +111,7 @@ class Probe:
 def _reason(error: Exception) -> str:
     """The error in words; aiohttp's own for one of its connectors shows the context object, and asyncio's no reason."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        why = error.os_error
-        return f"cannot connect to {error.host}:{error.port}: {os.strerror(why.errno) if why.errno and why.errno > 0 else why}"
+        cause = error.os_error
+        named = cause.errno and cause.errno > 0 and not isinstance(cause, ssl.SSLError)
+        return f"cannot connect to {error.host}:{error.port}: {os.strerror(cause.errno or 0) if named else cause}"
     return str(error)
