@@ -33,6 +33,7 @@ _REQUESTS_BY_IDENTITY = metrics.REQUESTS_BY_IDENTITY.offset
 
 _FRONT_PROXY = CallerKind.FRONT_PROXY
 _HANDSHAKE_NS = 10 * 10**9
+_NEW_NS = 10**9
 
 _UPSTREAM_SLOW = 1
 _AHEAD = 2
@@ -359,6 +360,11 @@ class DownstreamConnection(TLSConnection):
             self.close_when_flushed()
 
     def leave(self) -> None:
-        """The sidecar accepts no more: close if idle; an exchange under way ends with `Connection: close`."""
+        """The sidecar accepts no more: close if idle; an exchange under way ends with `Connection: close`.
+
+        A new connection gets a moment for its first request, as in net/http's Shutdown.
+        """
+        if not self.served and time.monotonic_ns() - self.waiting_since < _NEW_NS:
+            return
         if self.exchange is None and self._head_buffer is None and not self._ahead and not self.discarding:
             self.close_when_flushed()

@@ -159,17 +159,19 @@ class Listener:
         """Wait up to `grace` seconds for what is in flight, or until `at_once` is set.
 
         Watches would outlast any grace: they are ended one by one over its first half, at a moment when a whole event was
-        relayed, so that their callers do not all come back to the other nodes at once. Tunnels get the whole grace.
+        relayed, so that their callers do not all come back to the other nodes at once. Everything else gets the whole grace.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
         timers = [
-            loop.call_later(random.uniform(0, grace / 2), self._end_long_running, connection)  # noqa: S311
+            loop.call_later(random.uniform(0, grace / 2), self._end_watch, connection)  # noqa: S311
             for connection in self._plane.connections
         ]
-        while self._plane.connections and loop.time() < deadline and not at_once.is_set():
+        while loop.time() < deadline and not at_once.is_set():
             for connection in list(self._plane.connections):
                 connection.leave()
+            if all(connection.is_delivered for connection in self._plane.connections):
+                break
             await asyncio.sleep(min(0.05, max(0.0, deadline - loop.time())))
         for timer in timers:
             timer.cancel()
@@ -181,9 +183,9 @@ class Listener:
         await asyncio.sleep(0.05 if self._plane.connections else 0)
 
     @staticmethod
-    def _end_long_running(connection: DownstreamConnection) -> None:
+    def _end_watch(connection: DownstreamConnection) -> None:
         exchange = connection.exchange
-        if exchange is not None and exchange.is_long_running and not exchange.is_tunnel:
+        if exchange is not None and exchange.is_watch:
             exchange.drain()
 
     async def close(self) -> None:

@@ -158,6 +158,11 @@ class TLSConnection(asyncio.BufferedProtocol):
         return self.state >= _CLOSING
 
     @property
+    def is_delivered(self) -> bool:
+        """Closed, and the kernel has all of it: it needs this process no longer."""
+        return self.state >= _CLOSING and not self.has_unsent_bytes
+
+    @property
     def has_unsent_bytes(self) -> bool:
         """The kernel has not taken everything that was written."""
         return self._tcp.get_write_buffer_size() > 0
