@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from orca_sidecar.demo.processes import free_ports
 from tests.pki import CLIENT, SERVER, Authority, Credential, Pki
 
 PROGRAM = Path(sys.executable).with_name("orca-sidecar")
@@ -26,10 +26,9 @@ START_SECONDS = 20.0
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A loopback port outside the range that outgoing connections take theirs from."""
+    (port,) = free_ports(1)
+    return port
 
 
 @dataclass(frozen=True)
