@@ -339,11 +339,15 @@ class Upstream:
             self.failures.append(error)
             wire.sock.close()
 
-    async def stop(self) -> None:
-        await self.pause()
+    async def drop(self) -> None:
+        """End every connection that a script serves, as a process that is killed does."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        await self.pause()
+        await self.drop()
         for wire in self.connections:
             wire.sock.close()
         self.sock.close()
