@@ -24,7 +24,7 @@ from orca_sidecar.load.sources import open_sources
 from orca_sidecar.publish.agent_check import AgentCheck
 from orca_sidecar.publish.credentials import CredentialFiles
 from orca_sidecar.runtime import Shared, Signals
-from orca_sidecar.trust.contexts import certificate_expiries, upstream_contexts
+from orca_sidecar.trust.contexts import certificate_expiries, server_context, upstream_contexts
 from orca_sidecar.trust.errors import TrustError
 from orca_sidecar.trust.files import RELOAD_SECONDS
 from orca_sidecar.trust.store import Bundles
@@ -138,11 +138,12 @@ class Control:
             self._run(self._scraper.run())
 
     async def _watch_files(self) -> None:
-        """The probe and out of band use changed authorities too; what cannot be used is the data plane's to report."""
+        """The probe and out of band use changed authorities, too: all files or none, as the data plane, which reports."""
         while True:
             if self._files.changed():
                 with contextlib.suppress(OSError, ValueError, TrustError):
                     bundles = Bundles.load(self._shared.configuration)
+                    server_context(self._shared.configuration, bundles)
                     self._plain = upstream_contexts(self._shared.configuration)[Pool.PLAIN]
                     self._shared.trust.replace(bundles)
             await asyncio.sleep(RELOAD_SECONDS)

@@ -120,14 +120,15 @@ async def test_case_23_replaced_certificates_are_used_and_bad_ones_refused(
         watch[1].write(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: kubernetes\r\n\r\n")
         await watch[0].readuntil(b"first\r\n")
 
-        # A mismatched pair is refused as a whole, and the last good one stays in use.
-        swap(folder, 2, serving_crt=serving.cert_file)
+        # A mismatched pair is refused, and all of the last good files stay in use: the client CA, too.
+        swap(folder, 2, serving_crt=serving.cert_file, ca_crt=other_ca.cert_file)
         await sidecar.until(
             lambda: sidecar.metric("orca_sidecar_certificate_reloads_total", result="error") == workers,
             SOON,
         )
         assert "is not the key of" in sidecar.log
         assert await served_name(identities, sidecar) == "kube-apiserver"
+        assert await status(*jane) == 200
 
         # All at once: serving pair, upstream pair, and another client CA.
         swap(
