@@ -27,14 +27,11 @@ from .model.run import simulate
 from .policies import POLICIES, Policy
 from .real.rig import Rig, needs_rps_of_all
 from .scenarios import SCENARIOS, Timeline
-from .trace import Trace
+from .trace import DISTURBED, Trace
 
 _PR_SET_PDEATHSIG = 1
 _OVERHEAD = 3.0
 """Seconds of a real run besides its timeline: stand-ins and balancer coming up."""
-DISTURBED = 0.02
-"""A real run whose requests were sent later than this, in seconds at the 99th percentile, tells more about
-what else the machine had to do."""
 _REPEATS = 2
 
 
@@ -162,22 +159,21 @@ class _Lane:
 
     async def run(self, jobs: Sequence[Job]) -> list[tuple[Job, Trace | str]]:
         with tempfile.TemporaryDirectory(prefix="bench-balance-") as folder:
-            for rps_scope_all in (False, True):
-                mine = [job for job in jobs if needs_rps_of_all(_policy(job)) == rps_scope_all]
-                if mine:
-                    rig = Rig(Path(folder) / f"all-{rps_scope_all}", rps_scope_all=rps_scope_all)
-                    await self._run_in(rig, mine)
+            for attempt in range(1 + _REPEATS):
+                for rps_scope_all in (False, True):
+                    mine = [job for job in jobs if needs_rps_of_all(_policy(job)) == rps_scope_all]
+                    wanted = [job for job in mine if self._is_wanted(job)]
+                    if wanted:
+                        name = f"{attempt}-{rps_scope_all}"
+                        await self._run_in(Rig(Path(folder) / name, rps_scope_all=rps_scope_all), wanted)
         return list(self._done.items())
 
     async def _run_in(self, rig: Rig, jobs: Sequence[Job]) -> None:
         try:
             async with rig:
                 for job in jobs:
-                    await self._attempt(rig, job)
-                for _ in range(_REPEATS):
-                    for job in jobs:
-                        if self._is_disturbed(job) and self._elapsed() + _seconds(job) < self._budget:
-                            await self._attempt(rig, job)
+                    if self._is_wanted(job):
+                        await self._attempt(rig, job)
         except (StartupError, OSError) as error:
             for job in jobs:
                 self._done.setdefault(job, str(error))
@@ -195,9 +191,13 @@ class _Lane:
         text = f"{self._elapsed():4.0f} s  lane {self._number + 1}: {job.timeline} × {job.policy}, {remark}"
         print(text, file=sys.stderr, flush=True)
 
-    def _is_disturbed(self, job: Job) -> bool:
-        outcome = self._done[job]
-        return isinstance(outcome, str) or outcome.lateness > DISTURBED
+    def _is_wanted(self, job: Job) -> bool:
+        """For the first time, or once more as long as there is time."""
+        outcome = self._done.get(job)
+        if outcome is None:
+            return True
+        disturbed = isinstance(outcome, str) or outcome.lateness > DISTURBED
+        return disturbed and self._elapsed() + _seconds(job) < self._budget
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started

@@ -26,6 +26,8 @@ class Cell:
     """Of the real run: seconds that a request takes besides its work and its waiting for a core."""
     latencies: array[float] = field(default_factory=lambda: array("d"))
     """Of the model's successful requests, over all seeds."""
+    disturbed: bool = False
+    """The real run, by what else the machine had to do."""
     problem: str = ""
     """Why there is no real run, where there should be."""
 

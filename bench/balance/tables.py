@@ -11,6 +11,10 @@ from .results import Cell, Figure, Results, mean
 from .scenarios import MEAN_WORK, Scenario
 from .validation import LIMIT, Agreement
 
+LEGEND = (
+    "real / model (mean over its seeds); · not run, – never, ~ disturbed by what else the machine had to do"
+)
+
 _COLUMNS: tuple[tuple[str, Figure, float, str], ...] = (
     ("max/mean", figures.max_over_mean, 1, ".3f"),
     ("p50 ms", figures.p50, 1000, ".1f"),
@@ -53,6 +57,8 @@ def _entry(cell: Cell, figure: Figure, scale: float, form: str) -> str:
     model = _value(list(cell.model.values()), figure, scale, form)
     if cell.problem:
         real = "failed"
+    elif cell.disturbed:
+        real = f"~{real}"
     return f"{real or '·'} / {model or '·'}"
 
 

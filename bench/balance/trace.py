@@ -34,17 +34,26 @@ class Kill(NamedTuple):
     node: int
 
 
+class Hop(NamedTuple):
+    """What the way through real programs took at a time."""
+
+    at: float
+    seconds: float
+
+
 @dataclass
 class Trace:
     outcomes: list[Outcome] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     """About four a second, the first at the start, the last at the end."""
     kills: list[Kill] = field(default_factory=list)
-    hops: list[float] = field(default_factory=list)
-    """Seconds that answers took that cost the API server nothing, asked for all through the run: what a way
-    through real programs takes. Empty in the model."""
+    hops: list[Hop] = field(default_factory=list)
+    """Measured all through the run; empty in the model."""
     lateness: float = 0.0
     """99th percentile of how late, in seconds, requests were sent: how busy the machine was with others."""
 
 
 SAMPLE_EVERY = 0.25
+DISTURBED = 0.02
+"""A real run whose requests were sent later than this, in seconds at the 99th percentile, tells more about what
+else the machine had to do."""

@@ -10,6 +10,8 @@ from .measures import percentile
 from .results import Cell, Figure, Results, max_over_mean, mean, p50, p99
 
 LIMIT = 0.10
+_ENOUGH = 1000
+"""Requests; of fewer, the 99th percentile is a matter of a handful."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ FIGURES = ("max/mean", "busiest node", "p50", "p99")
 
 
 def agreements(results: Results) -> list[Agreement]:
-    """For every figure that was had both ways."""
+    """For every figure that was had both ways, by runs that nothing disturbed."""
     return [
         Agreement(figure, tuple(comparisons))
         for figure in FIGURES
@@ -64,7 +66,7 @@ def _all(results: Results) -> list[Comparison]:
     return [
         Comparison(scenario, policy, figure, real, model)
         for (scenario, policy), cell in results.cells.items()
-        if cell.real and cell.model
+        if cell.real and cell.model and not cell.disturbed
         for figure, real, model in _figures(cell)
         if real
     ]
@@ -76,12 +78,14 @@ def _figures(cell: Cell) -> list[tuple[str, float, float]]:
     def both(figure: Figure) -> tuple[float, float]:
         return mean(cell.real, figure) or 0.0, mean(cell.model.values(), figure) or 0.0
 
-    return [
+    found = [
         ("max/mean", *both(max_over_mean)),
         ("busiest node", *both(lambda one: max(one.utilization))),
         ("p50", mean(cell.real, p50) or 0.0, percentile(through, 0.5)),
-        ("p99", mean(cell.real, p99) or 0.0, percentile(through, 0.99)),
     ]
+    if all(one.sent >= _ENOUGH for one in cell.real):
+        found.append(("p99", mean(cell.real, p99) or 0.0, percentile(through, 0.99)))
+    return found
 
 
 def _through_real_programs(cell: Cell) -> list[float]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import Protocol
+from typing import Protocol, cast
 
 from bench.balance.prototype import SAMPLE_EVERY, PrototypeReport, WeightFigures
 from orca_sidecar.core.load_report import Format, LoadReport
 from orca_sidecar.load.sampler import Sampler
 from orca_sidecar.publish.agent_check import answer
+from orca_sidecar.report_cell import ReportCell
 from orca_sidecar.settings.load_metrics import LoadMetricsSettings
 
 from .engine import Engine
@@ -54,9 +55,10 @@ class Ours:
     ) -> None:
         self._engine = engine
         self._node = node
+        cell = cast(ReportCell, _Cell())
         self._sampler = Sampler(
-            settings, node, node.counters, _Cell(), lambda: "" if node.probed_ready else "not ready"
-        )  # type: ignore[arg-type]
+            settings, node, node.counters, cell, lambda: "" if node.probed_ready else "not ready"
+        )
         interval = settings.sampler.interval
         engine.every(interval, self._sample, first=random.random() * interval)
 

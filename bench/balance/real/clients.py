@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.balance.trace import Outcome
+from bench.balance.scenarios import CLIENTS
+from bench.balance.trace import OK, Outcome
 from bench.balance.workload import Request
 
 TIMEOUT = 15.0
@@ -91,6 +92,15 @@ class Clients:
         self.lateness: list[float] = []
         """Seconds by which each request was sent after its time."""
 
+    async def connect(self) -> None:
+        """Open the first connection of every client beforehand, where connections are for ever."""
+        if self._lifetimes:
+            return
+        for client in range(CLIENTS):
+            for balancer in range(len(self._targets)):
+                request = Request(0.0, False, 0.0, client, balancer, math.inf)
+                (await self._open(request)).busy = False
+
     async def run(self, requests: Sequence[Request], servers: Sequence[str], started: float) -> list[Outcome]:
         """Send them all, the first second of the run being `started` of the loop's clock; wait for the
         answers."""
@@ -113,16 +123,26 @@ class Clients:
 
     async def _send(self, request: Request, numbers: dict[str, int]) -> Outcome:
         sent = time.perf_counter()  # the event loop's own clock counts in milliseconds
+        name = "" if request.is_list else f"/{request.client}"
+        path = f"/api/v1/namespaces/default/configmaps{name}"
         answer = NO_ANSWER
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
             async with asyncio.timeout(TIMEOUT):
-                answer = await self._answer(request)
+                answer = await self._answer(request, path)
         node = numbers.get(answer.server, -1)
         return Outcome(request.at, request.is_list, node, answer.status, time.perf_counter() - sent)
 
-    async def _answer(self, request: Request) -> Answer:
-        name = "" if request.is_list else f"/{request.client}"
-        path = f"/api/v1/namespaces/default/configmaps{name}"
+    async def probe(self, request: Request) -> float | None:
+        """Seconds until the answer to something that costs an API server nothing; None for no good one."""
+        sent = time.perf_counter()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                answer = await self._answer(request, "/livez")
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            return None
+        return time.perf_counter() - sent if answer.status == OK else None
+
+    async def _answer(self, request: Request, path: str) -> Answer:
         connection = self._idle(request)
         if connection is not None:
             try:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import math
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +22,7 @@ from bench.balance.measures import percentile
 from bench.balance.policies import Balancer, Policy, Report
 from bench.balance.scenarios import Change, Timeline
 from bench.balance.settings import sidecar_load_metrics
-from bench.balance.trace import OK, SAMPLE_EVERY, Kill, Sample, Trace
+from bench.balance.trace import SAMPLE_EVERY, Hop, Kill, Sample, Trace
 from bench.balance.workload import Request, requests
 from orca_sidecar.demo.pki import write_pki
 from orca_sidecar.demo.processes import Child, StartupError, free_ports
@@ -31,12 +30,12 @@ from orca_sidecar.demo.standin import Capacity, StandIn, server_context
 from orca_sidecar.demo.topology import SIDECAR_COMMAND
 
 from .balancers import LOOPBACK, START_TIMEOUT, Backends, RunningBalancer, start_balancer
-from .clients import Clients, Connection, Target
+from .clients import Clients
 from .peer import PrototypeSidecar
 
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 """One for each node: Envoy's out-of-band port is the same on all hosts of a cluster."""
-_HOP_EVERY = 0.2
+_HOP_EVERY = 0.1
 _SAMPLE_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -145,9 +144,12 @@ class Rig:
                 is Balancer.HAPROXY,  # Envoy balances requests, whatever their connection
             )
             stack.callback(clients.close)
+            await clients.connect()
+            workload = requests(timeline, seed)
             trace = Trace()
-            async with _in_background(_measure_hops(trace, balancers[0].target, context)):
-                await _drive(timeline, requests(timeline, seed), stand_ins, balancers[0], clients, trace)
+            started = asyncio.get_running_loop().time() + 0.1
+            async with _in_background(_measure_hops(trace, clients, workload, started)):
+                await _drive(timeline, workload, stand_ins, balancers[0], clients, trace, started)
             return trace
 
     async def _start_stand_ins(
@@ -217,20 +219,17 @@ def _with_service(capacity: Capacity, works: Iterator[float]) -> Capacity:
     return replace(capacity, service=service)
 
 
-async def _measure_hops(trace: Trace, target: Target, context: ssl.SSLContext) -> None:
-    """Ask again and again for something that costs the stand-in nothing, and note how long it takes."""
-    while True:
-        connection = await Connection.open(target, context, math.inf)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            try:
-                while True:
-                    sent = time.perf_counter()
-                    answer = await connection.get("/livez")
-                    if answer.status == OK:
-                        trace.hops.append(time.perf_counter() - sent)
-                    await asyncio.sleep(_HOP_EVERY)
-            finally:
-                connection.close()
+async def _measure_hops(trace: Trace, clients: Clients, workload: list[Request], started: float) -> None:
+    """Ask again and again for something that costs the stand-in nothing, as one client after another; and see
+    how much longer than asked for this process sleeps, as the stand-in does for a request's work."""
+    for request in itertools.cycle(workload):
+        hop = await clients.probe(request)
+        slept = time.perf_counter()
+        await asyncio.sleep(request.work)
+        overslept = time.perf_counter() - slept - request.work
+        if hop is not None:
+            trace.hops.append(Hop(asyncio.get_running_loop().time() - started, hop + overslept))
+        await asyncio.sleep(_HOP_EVERY)
 
 
 async def _drive(
@@ -240,9 +239,9 @@ async def _drive(
     balancer: RunningBalancer,
     clients: Clients,
     trace: Trace,
+    started: float,
 ) -> None:
     loop = asyncio.get_running_loop()
-    started = loop.time() + 0.1
     async with _in_background(
         _sample(timeline, trace, stand_ins, balancer, started), _change(timeline, stand_ins, started)
     ):
