@@ -27,6 +27,7 @@ async def warm(it: Proxy) -> None:
 async def test_both_are_warm_from_the_start(identities: Identities, tmp_path: Path) -> None:
     async with proxy(identities, tmp_path, echo_ok, upstream=WARM) as it:
         await warm(it)
+        await eventually(lambda: len(it.upstream.connections) == 6)
         assert sorted(w.tls.getpeercert(binary_form=True) is not None for w in it.upstream.connections) == [
             *[False] * 3,
             *[True] * 3,

@@ -57,6 +57,7 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self._unread = bytearray()
         self._unsent = b""
+        self.patience: float | None = PATIENCE
         self.number = 0
         """Of an upstream's connection: how many came before it."""
 
@@ -78,7 +79,7 @@ class Wire:
         return wire
 
     async def shake_hands(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             while True:
                 try:
                     self.tls.do_handshake()
@@ -96,7 +97,7 @@ class Wire:
         for segment in segments:
             if segment:
                 self.tls.write(segment)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             await self._flush()
 
     async def send_bytewise(self, data: bytes) -> None:
@@ -142,14 +143,14 @@ class Wire:
 
     async def until(self, separator: bytes) -> bytes:
         """Bytes up to and with `separator`."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             while (at := self._unread.find(separator)) < 0:
                 await self._more()
             return await self.receive(at + len(separator))
 
     async def exactly(self, size: int) -> bytes:
         """So many bytes."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             while len(self._unread) < size:
                 await self._more()
             return await self.receive(size)
@@ -187,7 +188,7 @@ class Wire:
         """Everything to the clean end. Raises as `receive` does."""
         data = bytes(self._unread)
         self._unread.clear()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             while piece := await self.receive():
                 data += piece
         return data
@@ -204,7 +205,7 @@ class Wire:
     async def end(self) -> str:
         """How the connection ends, with nothing before it: "clean", "cut" or "reset"."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 data = await self.receive()
         except CutError:
             return "cut"
@@ -330,6 +331,7 @@ class Upstream:
             if self.script is None:
                 await self._ready.put(wire)
             else:
+                wire.patience = None  # an idle connection may wait for its request
                 await self.script(wire)
         except (ConnectionError, EOFError, ssl.SSLError):
             wire.sock.close()  # how the proxy's connections end is not an upstream's failure
