@@ -145,9 +145,9 @@ class Exchange:
         return not self._request_body.done
 
     @property
-    def is_long_running(self) -> bool:
-        """By verb and resource, or because it was upgraded."""
-        return self.is_tunnel or self._info.long_running
+    def is_watch(self) -> bool:
+        """It ends by itself only after half an hour or more, and may be ended at any event."""
+        return self._info.verb == "watch"
 
     def on_request_data(self, data: Data) -> Data:
         """Bytes of the body or the tunnel; returns what lies behind the request. Raises `RequestError`."""
@@ -387,9 +387,10 @@ class Exchange:
         self.downstream.truncated(abort=self._until_close)
 
     def drain(self) -> None:
-        """The sidecar is leaving: end a watch cleanly where a whole chunk was relayed last, else cut it."""
+        """The sidecar is leaving. A watch ends cleanly where a whole event was relayed last, as kube-apiserver ends one
+        when its time is over; everything else would seem complete without being it, so it is cut."""
         body = self._response_body
-        if isinstance(body, ChunkedBody) and body.at_boundary and not self._http10:
+        if self.is_watch and isinstance(body, ChunkedBody) and body.at_boundary and not self._http10:
             self.downstream.write(LAST_CHUNK)
             self._drop_upstream()
             self._end(Termination.DRAINED)
