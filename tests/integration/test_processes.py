@@ -29,7 +29,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         head = await reader.readuntil(b"\r\n\r\n")
         if b" /slow" in head:
             await asyncio.sleep(0.5)
-        if b"watch=true" in head:
+        if b"watch=true" in head or b" /stalls" in head or b"/log?follow" in head:
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nevent\r\n")
             await reader.read(1)
             return
@@ -95,6 +95,32 @@ async def test_it_serves_and_ends_in_order(identities: Identities, tmp_path: Pat
         assert await sidecar.exit_code() == 0
         for opened in (writer, watch_writer, slow_writer):
             opened.transport.abort()
+
+
+async def test_what_is_not_complete_does_not_end_as_if_it_were(
+    identities: Identities, tmp_path: Path
+) -> None:
+    """When the grace is over a LIST and a log are cut, though a whole chunk was relayed last; a watch may end there."""
+    async with (
+        upstream(identities, answer) as port,
+        running(identities.configuration(port, shutdown={"gracePeriod": "600ms"}), tmp_path) as sidecar,
+    ):
+        await sidecar.ready()
+        answers = {}
+        for target in (
+            b"/stalls",
+            b"/api/v1/namespaces/a/pods/b/log?follow=true",
+            b"/api/v1/pods?watch=true",
+        ):
+            reader, writer = await connect(identities, sidecar)
+            writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: kubernetes\r\n\r\n")
+            await reader.readuntil(b"event\r\n")
+            answers[target] = reader
+        assert sidecar.process is not None
+        sidecar.process.send_signal(signal.SIGTERM)
+        rest = [await asyncio.wait_for(reader.read(), 10) for reader in answers.values()]
+        assert rest == [b"", b"", b"0\r\n\r\n"]
+        assert await sidecar.exit_code() == 0
 
 
 async def test_a_report_goes_to_those_who_may_ask_and_do(identities: Identities, tmp_path: Path) -> None:
