@@ -85,7 +85,7 @@ class DownstreamConnection(TLSConnection):
     def data_received(self, data: memoryview) -> None:
         exchange = self.exchange
         if exchange is None:
-            if self._ahead:
+            if self._ahead or self.write_paused:
                 self._wait_behind(data)  # `_next_ahead` is on its way: what came first goes first
             elif not self.discarding:
                 self._on_head_data(bytes(data))
@@ -118,7 +118,10 @@ class DownstreamConnection(TLSConnection):
 
     def resume_writing(self) -> None:
         self.write_paused = False
-        if self.exchange is not None and self.exchange.upstream is not None:
+        if self.exchange is None:
+            if self._ahead:
+                asyncio.get_running_loop().call_soon(self._next_ahead)
+        elif self.exchange.upstream is not None:
             self.exchange.upstream.resume_reading()
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -242,10 +245,14 @@ class DownstreamConnection(TLSConnection):
             asyncio.get_running_loop().call_soon(self._next_ahead)
 
     def _next_ahead(self) -> None:
+        """The next request of those sent ahead; the caller is read again once few enough of them are left."""
+        if self.exchange is not None or self.write_paused:
+            return
         data, self._ahead = self._ahead, b""
-        self._resume(_AHEAD)
         if data and not self.discarding and not self.is_closing:
             self._on_head_data(data)
+        if len(self._ahead) <= _AHEAD_LIMIT:
+            self._resume(_AHEAD)
 
     def on_tunnel(self) -> None:
         """The 101 was relayed: what the caller sent before reading it belongs to the tunnel."""

@@ -373,6 +373,33 @@ class TestBackPressure:
                 await asyncio.sleep(0.01)
             client.reset()
 
+    @pytest.mark.parametrize("kind", ["upstream down", "refused identity"])
+    async def test_a_caller_that_asks_on_and_on_and_reads_no_answer(
+        self, identities: Identities, tmp_path: Path, kind: str
+    ) -> None:
+        """Local replies have no upstream to hold back: the caller is."""
+        async with proxy(identities, tmp_path) as it:
+            await it.upstream.pause()
+            it.upstream.sock.close()
+            client = await it.connect(identities.balancer, receive_buffer=16384)
+            said = b"" if kind == "upstream down" else b"X-Remote-User: system:anonymous\r\n"
+            asked = b"GET / HTTP/1.1\r\nHost: a\r\n" + said + b"\r\n"
+            stream = asked * 40_000
+            taken = still = 0
+            while still < 20 and taken < 10_000_000:
+                pushed = client.push(stream[taken % len(asked) :])
+                taken += pushed
+                still = 0 if pushed else still + 1
+                await asyncio.sleep(0.01)
+            (connection,) = it.plane.connections
+            assert connection._tcp.get_write_buffer_size() < 2_000_000
+            assert len(connection._ahead) < 1_000_000
+            assert taken < 10_000_000
+            # Whoever reads is answered on.
+            for _ in range(3000):
+                head, _ = await client.message(b"GET")
+                assert head.split(b" ")[1] in (b"503", b"401")
+
     async def test_a_stalled_download_is_not_read_further(
         self, identities: Identities, tmp_path: Path
     ) -> None:
