@@ -154,8 +154,8 @@ class TLSConnection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Closed by either side."""
-        return self.state >= _CLOSING
+        """Closed by either side, though `lost` may still be to come."""
+        return self.state >= _CLOSING or self._tcp.is_closing()
 
     @property
     def is_delivered(self) -> bool:

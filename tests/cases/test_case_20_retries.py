@@ -124,7 +124,7 @@ async def test_case_20_nor_after_any_byte_of_a_response(
 async def test_case_20_an_idle_connection_that_was_closed_is_not_used(
     identities: Identities, tmp_path: Path, how: str
 ) -> None:
-    """The close and the request arrive in one turn of the event loop: whichever is seen first, it is carried out once."""
+    """The close arrives before the request, though in the same turn of the event loop: nothing is sent into it."""
     async with proxy(identities, tmp_path) as it:
         client, upstream = await used_connection(it)
         ending = getattr(upstream, how)()
@@ -143,4 +143,4 @@ async def test_case_20_an_idle_connection_that_was_closed_is_not_used(
         serving = asyncio.create_task(serve())
         head, _ = await client.message(b"DELETE")
         serving.cancel()
-        assert (head.split(b" ")[1], seen) in ((b"200", 1), (b"502", 0))
+        assert (head.split(b" ")[1], seen) == (b"200", 1)
