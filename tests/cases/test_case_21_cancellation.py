@@ -18,7 +18,7 @@ CALLERS = 20
 EACH = 100
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 async def test_case_21_two_thousand_ids_half_of_them_cancelled(
     identities: Identities, tmp_path: Path, seed: int
 ) -> None:
