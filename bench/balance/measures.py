@@ -7,11 +7,12 @@ are counted instead, each as the mean work: the dice of single requests are not 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from .scenarios import MEAN_WORK, Change, Scenario, Timeline
-from .trace import OK, TOO_MANY, Sample, Trace
+from .trace import OK, TOO_MANY, Outcome, Sample, Trace
 
 WINDOW = 2.0
 """Seconds: what is called settled holds for means of this length."""
@@ -37,6 +38,8 @@ class Measures:
     """Answered 429."""
     failed: int
     """Answered otherwise than 200 and 429, or not at all."""
+    failures: tuple[tuple[int, int], ...]
+    """The failed ones: (status, how many); status 0: no answer."""
     kills: int
     settle: float | None
     """From the event to the end of the first window from which on it is settled; None: never, or no event."""
@@ -77,10 +80,18 @@ def measure(scenario: Scenario, trace: Trace) -> Measures:
         p99=percentile(served, 0.99),
         rejected=rejected,
         failed=len(inside) - len(served) - rejected,
+        failures=_failures(inside),
         kills=sum(start <= kill.at < end for kill in trace.kills),
         settle=settle,
         swing=swing,
         sent=len(inside),
+    )
+
+
+def _failures(outcomes: Sequence[Outcome]) -> tuple[tuple[int, int], ...]:
+    statuses = Counter(outcome.status for outcome in outcomes)
+    return tuple(
+        sorted((status, count) for status, count in statuses.items() if status not in (OK, TOO_MANY))
     )
 
 

@@ -14,7 +14,7 @@ MEAN_WORK = 0.008
 """CPU seconds of a request other than a LIST."""
 SIGMA = 0.5
 """Of the logarithm of the work, which is log-normal: the 99th percentile is then 2.8 times the mean."""
-CAPACITY = Capacity(inflight_limit=60, random_background=True)
+CAPACITY = Capacity(inflight_limit=40, random_background=True)
 """Of a standard node: 2 virtual cores; the limit is kube-apiserver's 600, scaled down with the cores."""
 CLIENTS = 60
 """Clients; each keeps its connections, and opens another one while they are busy."""
@@ -115,7 +115,7 @@ _FAILOVER = _failover("failover", at=16.0, seconds=30.0)
 _TWO_ENVOYS = _failover("two-balancers", at=10.0, seconds=24.0, balancers=2)
 _STORM = _storm("list-storm", 105.0)
 _HARDER_STORM = _storm("harder-storm", 130.0)
-_SLOW = Timeline("slow-node", 18.0, _nodes(0.1, 0.1, 0.1), changes=(Change(6, 0, speed=0.3),))
+_SLOW = Timeline("slow-node", 18.0, _nodes(0.1, 0.1, 0.1), changes=(Change(6, 0, speed=0.25),))
 # No node larger than the machine may be: a sidecar takes no more cores for granted than there are.
 _MIXED = Timeline(
     "mixed-sizes", 16.0, tuple(Node(0.1, replace(CAPACITY, cores=cores)) for cores in (1, 2, 2))
@@ -157,7 +157,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("leaders-60", "leaders on one node, background 60/10/10 %", _FAILOVER, 6, 16, event=0),
     Scenario("failover", "leader failover: the 60 % jump to another node", _FAILOVER, 16, 30, event=16),
     Scenario("list-storm", "LIST storm, one node at 65 % of its memory", _STORM, 5, 19),
-    Scenario("slow-node", "one node slows down to 30 %", _SLOW, 6, 18, event=6),
+    Scenario("slow-node", "one node slows down to a quarter", _SLOW, 6, 18, event=6),
     Scenario("mixed-sizes", "one node of 1 core, two of 2", _MIXED, 6, 16, event=0),
     Scenario(
         "restart",

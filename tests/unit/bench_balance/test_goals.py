@@ -20,6 +20,7 @@ GOOD = Measures(
     p99=0.025,
     rejected=0,
     failed=0,
+    failures=(),
     kills=0,
     settle=4.0,
     swing=0.02,

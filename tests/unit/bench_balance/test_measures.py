@@ -59,6 +59,7 @@ def test_the_figures_of_a_run() -> None:
     figures = measure(SCENARIO, trace)
     assert figures.sent == 2000
     assert (figures.rejected, figures.failed, figures.kills) == (1, 2, 2)
+    assert figures.failures == ((0, 1), (BAD_GATEWAY, 1))
     assert figures.max_over_mean == pytest.approx(1.5)
     assert figures.share == pytest.approx((0.5, 0.5), abs=0.002)
     assert (figures.p50, figures.p99) == (0.010, 0.010)
