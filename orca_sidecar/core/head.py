@@ -106,6 +106,8 @@ _UNKEPT = frozenset(
     )
 )
 _KEPT_LINES = 4096
+# A head of a megabyte may hold a quarter of a million lines, which take a quarter of a second: more than any caller is due.
+_MOST_FIELDS = 10_000
 _KEPT_LENGTH = 256
 _KEPT_LAYOUTS = 512
 _KEPT_FIELDS = 256  # a layout of a head with more lines is not kept: a head may have 200,000
@@ -270,6 +272,8 @@ def split_request(block: bytes) -> tuple[bytes, bytes, bool, list[bytes]]:
     of 1.0 or 1.1 exactly. CONNECT is refused: kube-apiserver has no use for it and its 2xx would be a tunnel.
     """
     lines = block.split(CRLF)
+    if len(lines) > 1 + _MOST_FIELDS:
+        raise RequestError(f"more than {_MOST_FIELDS} header fields", LocalReplyReason.HEADERS_TOO_LARGE)
     start = lines[0]
     try:
         method, target, version = start.split(b" ")

@@ -290,3 +290,11 @@ class TestFieldLines:
 def test_both_faults_are_protocol_errors() -> None:
     assert issubclass(RequestError, ProtocolError)
     assert issubclass(ResponseError, ProtocolError)
+
+
+def test_more_fields_than_anybody_needs_are_refused() -> None:
+    few = b"GET / HTTP/1.1\r\n" + b"\r\n".join([b"Host: a", *[b"a:b"] * 9_999])
+    assert len(split_request(few)[3]) == 10_000
+    with pytest.raises(RequestError) as refused:
+        split_request(few + b"\r\na:b")
+    assert refused.value.reason is LocalReplyReason.HEADERS_TOO_LARGE
