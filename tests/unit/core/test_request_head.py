@@ -191,7 +191,7 @@ class TestBounds:
 
     def test_layouts_of_very_long_heads_are_not_kept(self) -> None:
         memo = request_memo()
-        head = b"GET / HTTP/1.1\r\nHost: a" + b"\r\nA: b" * 20_000
+        head = b"GET / HTTP/1.1\r\nHost: a" + b"\r\nA: b" * 9_900
         assert RequestHead(head, memo).layout is not RequestHead(head, memo).layout
         assert sum(map(len, memo._layouts)) < 100_000
 
