@@ -80,11 +80,12 @@ class Identities:
         """
         pid_file = self.ca.cert_file.parent / "measured.pid"
         pid_file.write_text(f"{os.getpid()}\n")
+        listener, admin = free_ports(2)  # in one call, so that they differ
         settings: dict[str, Any] = {
             "apiVersion": "orca-sidecar.dev/v1alpha1",
             "kind": "SidecarConfiguration",
             "listener": {
-                "address": f"127.0.0.1:{free_port()}",
+                "address": f"127.0.0.1:{listener}",
                 "tls": {"certFile": str(self.apiserver.cert_file), "keyFile": str(self.apiserver.key_file)},
                 "clientCAFile": str(self.ca.cert_file),
                 "maxConnections": 1000,
@@ -104,7 +105,7 @@ class Identities:
                 "optIn": {"allowedNames": ["reporter"]},
                 "sampler": {"target": {"pidFile": str(pid_file)}},
             },
-            "admin": {"address": f"127.0.0.1:{free_port()}"},
+            "admin": {"address": f"127.0.0.1:{admin}"},
             "shutdown": {"delay": "200ms", "gracePeriod": "5s"},
             "logging": {"format": "text"},
         }
