@@ -25,10 +25,16 @@ PROGRAM = Path(sys.executable).with_name("orca-sidecar")
 START_SECONDS = 20.0
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A loopback port outside the range that outgoing connections take theirs from."""
-    (port,) = free_ports(1)
-    return port
+    """A loopback port outside the range that outgoing connections take theirs from; another one at every call."""
+    while True:
+        (port,) = free_ports(1)
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,11 @@ class Identities:
         """
         pid_file = self.ca.cert_file.parent / "measured.pid"
         pid_file.write_text(f"{os.getpid()}\n")
-        listener, admin = free_ports(2)  # in one call, so that they differ
         settings: dict[str, Any] = {
             "apiVersion": "orca-sidecar.dev/v1alpha1",
             "kind": "SidecarConfiguration",
             "listener": {
-                "address": f"127.0.0.1:{listener}",
+                "address": f"127.0.0.1:{free_port()}",
                 "tls": {"certFile": str(self.apiserver.cert_file), "keyFile": str(self.apiserver.key_file)},
                 "clientCAFile": str(self.ca.cert_file),
                 "maxConnections": 1000,
@@ -105,7 +110,7 @@ class Identities:
                 "optIn": {"allowedNames": ["reporter"]},
                 "sampler": {"target": {"pidFile": str(pid_file)}},
             },
-            "admin": {"address": f"127.0.0.1:{admin}"},
+            "admin": {"address": f"127.0.0.1:{free_port()}"},
             "shutdown": {"delay": "200ms", "gracePeriod": "5s"},
             "logging": {"format": "text"},
         }
