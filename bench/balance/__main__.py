@@ -4,7 +4,7 @@
     python -m bench.balance --quick                60/10/10 and failover, three policies, under a minute
     python -m bench.balance --model-only --seeds 30 --scenario list-storm
 
-Exit status: 0, or 1 if a run failed; goals that are missed are printed and change nothing.
+Exit status: 0; 1 if a run failed; 130 if interrupted. Goals that are missed are printed and change nothing.
 """
 
 from __future__ import annotations
@@ -217,4 +217,8 @@ def _summary(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

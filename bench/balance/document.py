@@ -15,7 +15,7 @@ from .goals import Goal
 from .measures import percentile
 from .plots import write_plots
 from .results import Results
-from .tables import agreement_text, goal_table, scenario_tables
+from .tables import LEGEND, agreement_text, goal_table, scenario_tables
 from .validation import Agreement
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -81,6 +81,7 @@ def write(
             "### The model against the real runs",
             agreement_text(agreements),
             "### Scenarios",
+            f"In every cell {LEGEND}.",
             scenario_tables(results),
             _END,
         ]

@@ -64,7 +64,7 @@ class Modelled:
 
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that are interrupted with their parent, so that a lane ends what it started."""
+    """Processes that are terminated with their parent, so that a lane ends what it started."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         workers, mp_context=context, initializer=_follow_parent, initargs=(os.getpid(),)
@@ -73,14 +73,15 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             yield executor
         except BaseException:
             for process in multiprocessing.active_children():
-                if process.pid is not None:
-                    os.kill(process.pid, signal.SIGINT)
+                process.terminate()
             executor.shutdown(cancel_futures=True)
             raise
 
 
 def _follow_parent(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+    # A terminal's Ctrl-C reaches every process, and a second signal would interrupt the cleaning up.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         raise SystemExit("the bench is gone")
 
@@ -158,6 +159,12 @@ class _Lane:
         self._done: dict[Job, Trace | str] = {}
 
     async def run(self, jobs: Sequence[Job]) -> list[tuple[Job, Trace | str]]:
+        """Raises asyncio.CancelledError on SIGTERM, after everything that was started has ended."""
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGTERM, lambda: task.cancelling() or task.cancel()
+        )
         with tempfile.TemporaryDirectory(prefix="bench-balance-") as folder:
             for attempt in range(1 + _REPEATS):
                 for rps_scope_all in (False, True):
