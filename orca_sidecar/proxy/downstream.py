@@ -29,6 +29,7 @@ _AHEAD_LIMIT = 64 * 1024
 _LINGER_SECONDS = 1.0
 
 _LOAD_REPORT_REFUSALS = metrics.LOAD_REPORT_REFUSALS.offset
+_ANSWERED = metrics.TERMINATIONS.slot(Termination.LOCAL_REPLY)
 _REQUESTS_BY_IDENTITY = metrics.REQUESTS_BY_IDENTITY.offset
 
 _FRONT_PROXY = CallerKind.FRONT_PROXY
@@ -153,10 +154,7 @@ class DownstreamConnection(TLSConnection):
         if self.over_limit:
             raise RequestError("too many connections", LocalReplyReason.TOO_MANY_CONNECTIONS)
         caller = self.caller
-        if caller.kind and not (
-            caller.generation == plane.trust.generation
-            and caller.not_before <= time.time() <= caller.not_after
-        ):
+        if caller.kind and not plane.trust.still_valid(caller, time.time()):
             # Its certificate's time is over, or the CA files changed since it was judged.
             caller = self.caller = self._judge()
         if head.asks_upgrade and caller.kind is _FRONT_PROXY:
@@ -170,10 +168,10 @@ class DownstreamConnection(TLSConnection):
             plane.cells[metrics.FORGED_IDENTITY_HEADERS_STRIPPED.offset + caller.kind] += assertion.stripped
         if assertion.refusal:
             plane.count_identity_refusal(assertion.refusal)
-            self._answer(LocalReplyReason.IDENTITY_REFUSED, assertion.refusal.message, head, rest)
+            self._answer(LocalReplyReason.IDENTITY_REFUSED, assertion.refusal.message, head, info, rest)
             return
         if plane.not_ready and info.health_probe and head.target.partition(b"?")[0] == b"/readyz":
-            self._answer(LocalReplyReason.DRAINING, "shutting down", head, rest)
+            self._answer(LocalReplyReason.DRAINING, "shutting down", head, info, rest)
             return
         asked = self._asked_for(head, caller) if head.layout.opt_ins else None
         exchange = self.exchange = Exchange(
@@ -306,7 +304,9 @@ class DownstreamConnection(TLSConnection):
         self.write(answer.head + connection + body)
         return answer.code
 
-    def _answer(self, reason: LocalReplyReason, message: str, head: RequestHead, rest: bytes) -> None:
+    def _answer(
+        self, reason: LocalReplyReason, message: str, head: RequestHead, info: RequestInfo, rest: bytes
+    ) -> None:
         """Answer a well-formed request without asking the upstream. Raises `RequestError` for a malformed body.
 
         A body that came with its head is passed over; for one that did not, the connection is closed.
@@ -316,20 +316,17 @@ class DownstreamConnection(TLSConnection):
         if not body.done:
             _, behind = body.feed(rest)
         close = head.wants_close or not body.done or reason is LocalReplyReason.DRAINING
-        self._count_answered(self.send_local_reply(reason, message, head.method, close=close), head)
+        code = self.send_local_reply(reason, message, head.method, close=close)
+        plane = self._plane
+        plane.cells[plane.requests_slot(info, code)] += 1
+        plane.cells[_ANSWERED] += 1
         self._ahead = bytes(behind) + self._ahead
         self.finished(close=close, linger=not body.done)
-
-    def _count_answered(self, code: int, head: RequestHead) -> None:
-        plane = self._plane
-        info: RequestInfo = classify(head.method, head.target)
-        plane.cells[plane.requests_slot(info, code)] += 1
-        plane.cells[metrics.TERMINATIONS.offset + Termination.LOCAL_REPLY] += 1
 
     def _refuse(self, reason: LocalReplyReason, message: str) -> None:
         """Answer what is no request; nothing behind it is read, since nobody can say where it begins."""
         self.send_local_reply(reason, message, b"", close=True)
-        self._plane.cells[metrics.TERMINATIONS.offset + Termination.LOCAL_REPLY] += 1
+        self._plane.cells[_ANSWERED] += 1
         self._close_after_answer(linger=True)
 
     def _close_after_answer(self, *, linger: bool) -> None:
