@@ -24,10 +24,10 @@ from orca_sidecar.load.sources import open_sources
 from orca_sidecar.publish.agent_check import AgentCheck
 from orca_sidecar.publish.credentials import CredentialFiles
 from orca_sidecar.runtime import Shared, Signals
-from orca_sidecar.trust.contexts import certificate_expiries, server_context, upstream_contexts
+from orca_sidecar.trust import contexts
+from orca_sidecar.trust.contexts import certificate_expiries
 from orca_sidecar.trust.errors import TrustError
 from orca_sidecar.trust.files import RELOAD_SECONDS
-from orca_sidecar.trust.store import Bundles
 
 if TYPE_CHECKING:
     from orca_sidecar.publish.oob_grpc import OutOfBandServer
@@ -142,10 +142,9 @@ class Control:
         while True:
             if self._files.changed():
                 with contextlib.suppress(OSError, ValueError, TrustError):
-                    bundles = Bundles.load(self._shared.configuration)
-                    server_context(self._shared.configuration, bundles)
-                    self._plain = upstream_contexts(self._shared.configuration)[Pool.PLAIN]
-                    self._shared.trust.replace(bundles)
+                    loaded = contexts.load(self._shared.configuration)
+                    self._plain = loaded.upstream[Pool.PLAIN]
+                    self._shared.trust.replace(loaded.bundles)
             await asyncio.sleep(RELOAD_SECONDS)
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -17,10 +17,9 @@ from orca_sidecar.proxy.plane import Plane
 from orca_sidecar.proxy.upstream import UpstreamPool
 from orca_sidecar.runtime import Shared, Signals
 from orca_sidecar.settings.schema import SidecarConfiguration
-from orca_sidecar.trust.contexts import server_context, upstream_contexts
+from orca_sidecar.trust import contexts
 from orca_sidecar.trust.errors import TrustError
 from orca_sidecar.trust.files import RELOAD_SECONDS
-from orca_sidecar.trust.store import Bundles
 
 log = logging.getLogger(__name__)
 
@@ -105,17 +104,15 @@ class DataPlane:
         """
         plane = self.plane
         try:
-            bundles = Bundles.load(self._configuration)
-            server, _ = server_context(self._configuration, bundles)
-            upstream = upstream_contexts(self._configuration)
+            loaded = contexts.load(self._configuration)
         except (OSError, ValueError, TrustError) as error:
             plane.cells[metrics.CERTIFICATE_RELOADS.slot(metrics.Result.ERROR)] += 1
             log.error("changed certificate files are refused, the last good ones stay in use: %s", error)
             return
-        plane.trust.replace(bundles)
-        self.listener.context = server
+        plane.trust.replace(loaded.bundles)
+        self.listener.context = loaded.server
         for pool in Pool:
-            plane.pools[pool].renew(upstream[pool])
+            plane.pools[pool].renew(loaded.upstream[pool])
         plane.cells[metrics.CERTIFICATE_RELOADS.slot(metrics.Result.OK)] += 1
         log.info("changed certificate files are in use")
 

@@ -7,7 +7,7 @@ import ssl
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography import x509
 
@@ -70,6 +70,21 @@ def upstream_contexts(configuration: SidecarConfiguration) -> tuple[ssl.SSLConte
     client = configuration.upstream.front_proxy_client
     _load_pair(front_proxy, client.cert_file, client.key_file)
     return plain, front_proxy
+
+
+class Loaded(NamedTuple):
+    """What the certificate files that a configuration names come to."""
+
+    bundles: Bundles
+    server: ssl.SSLContext
+    upstream: tuple[ssl.SSLContext, ssl.SSLContext]
+
+
+def load(configuration: SidecarConfiguration) -> Loaded:
+    """Load all of the files, or none: one that cannot be used raises `TrustError` or OSError before anything is replaced."""
+    bundles = Bundles.load(configuration)
+    server, _ = server_context(configuration, bundles)
+    return Loaded(bundles, server, upstream_contexts(configuration))
 
 
 def peer_certificates(ssl_object: ssl.SSLObject | ssl.SSLSocket) -> tuple[bytes | None, tuple[bytes, ...]]:
