@@ -2,6 +2,7 @@
 to the upstream, every request opts in and gets a report, the sampler and the metrics run."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from pathlib import Path
 from bench.harness.pki import SERVER_NAME
 from bench.peers.job import Job, Peer
 
-_PROGRAM = Path(sys.prefix) / "bin" / "orca-sidecar"
+_PROGRAM = Path(os.environ.get("BENCH_SIDECAR") or Path(sys.prefix) / "bin" / "orca-sidecar")
+"""BENCH_SIDECAR names another installation's program, such as that of another interpreter."""
 
 
 def _prepare(job: Job) -> Sequence[str | Path]:

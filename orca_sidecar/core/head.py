@@ -1,4 +1,4 @@
-"""Message heads: the start line and the field lines, split and classified, never re-encoded.
+"""Message heads: their field lines, split and classified, never re-encoded.
 
 A head keeps every field line as it was sent. What the proxy must act on is found by classifying *whole lines* through a
 memo: on a kept-alive connection nearly every line (Host, User-Agent, Accept, the asserted user, …) was seen before, so
@@ -12,11 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from functools import lru_cache
 from operator import itemgetter
 from typing import Generic, TypeAlias, TypeVar
 
-from orca_sidecar.core.errors import LocalReplyReason, ProtocolError, RequestError, ResponseError
+from orca_sidecar.core.errors import LocalReplyReason, ProtocolError, RequestError
 
 CRLF = b"\r\n"
 END_OF_HEAD = b"\r\n\r\n"
@@ -24,12 +23,6 @@ END_OF_HEAD = b"\r\n\r\n"
 # RFC 9110 §5.1 and §5.5. Stricter than the RFC's grammar for recipients: no obs-fold (RFC 9112 §5.2), no blank before the
 # colon (§5.1), no bare CR or LF (§2.2), no control character but HTAB. Bytes from 0x80 (obs-text) are opaque and pass.
 _FIELD_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([\t\x20-\x7e\x80-\xff]*)")
-_METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
-_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# Everything but controls and the blank: kube-apiserver takes raw UTF-8 and stray percent signs, so they pass as sent.
-_TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
-_VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]")
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9]) ([\t\x20-\x7e\x80-\xff]*)")
 
 
 class RequestField(IntEnum):
@@ -106,8 +99,6 @@ _UNKEPT = frozenset(
     )
 )
 _KEPT_LINES = 4096
-# A head of a megabyte may hold a quarter of a million lines, which take a quarter of a second: more than any caller is due.
-_MOST_FIELDS = 10_000
 _KEPT_LENGTH = 256
 _KEPT_LAYOUTS = 512
 _KEPT_FIELDS = 256  # a layout of a head with more lines is not kept: a head may have 200,000
@@ -142,6 +133,7 @@ class LineMemo(dict[bytes, int], Generic[_L]):
         self._make = layout
         self._identity = identity
         self._layouts: dict[bytes, _L] = {}
+        self._changing: dict[bytes, int] = {}
 
     def layout(self, lines: list[bytes]) -> _L:
         """The layout of a head with these field lines. Raises `ProtocolError` for the first malformed line."""
@@ -156,6 +148,11 @@ class LineMemo(dict[bytes, int], Generic[_L]):
         return layout
 
     def __missing__(self, line: bytes) -> int:
+        # A request's ID and the like, new each time: the name as sent was valid before, and a printable value is.
+        name, colon, value = line.partition(b":")
+        known = self._changing.get(name)
+        if known is not None and colon and value.isascii() and value.decode("ascii").isprintable():
+            return known
         match = _FIELD_LINE.fullmatch(line)
         if match is None:
             raise self._error("malformed field line (RFC 9112 section 5)")
@@ -163,7 +160,11 @@ class LineMemo(dict[bytes, int], Generic[_L]):
         kind = self._names.get(name)
         if kind is None:
             kind = self._classify(name)
-        if len(line) <= _KEPT_LENGTH and name not in _UNKEPT:
+        if name in _UNKEPT:
+            if len(self._changing) >= _KEPT_FIELDS:
+                self._changing.clear()
+            self._changing[match[1]] = kind
+        elif len(line) <= _KEPT_LENGTH:
             if len(self) >= _KEPT_LINES:
                 self.clear()
             self[line] = kind
@@ -263,65 +264,3 @@ class HeadBuffer:
             raise self._error("bare LF in a head (RFC 9112 section 2.2)")
         self._scanned = size
         return None
-
-
-def split_request(block: bytes) -> tuple[bytes, bytes, bool, list[bytes]]:
-    """Split a request head, without its final blank line, into method, target, is-HTTP/1.0 and field lines.
-
-    Raises `RequestError` for a start line that RFC 9112 §3 does not allow, with one blank between its parts and a version
-    of 1.0 or 1.1 exactly. CONNECT is refused: kube-apiserver has no use for it and its 2xx would be a tunnel.
-    """
-    lines = block.split(CRLF)
-    if len(lines) > 1 + _MOST_FIELDS:
-        raise RequestError(f"more than {_MOST_FIELDS} header fields", LocalReplyReason.HEADERS_TOO_LARGE)
-    start = lines[0]
-    try:
-        method, target, version = start.split(b" ")
-    except ValueError:
-        raise RequestError("malformed request line (RFC 9112 section 3)") from None
-    if version == b"HTTP/1.1":
-        old = False
-    elif version == b"HTTP/1.0":
-        old = True
-    elif _VERSION.fullmatch(version):
-        raise RequestError("HTTP/1.1 is spoken here", LocalReplyReason.VERSION_NOT_SUPPORTED)
-    else:
-        raise RequestError("malformed version in the request line (RFC 9112 section 2.3)")
-    if not _TARGET.fullmatch(target):
-        raise RequestError("malformed request target (RFC 9112 section 3.2)")
-    if method not in _METHODS and not _TOKEN.fullmatch(method):
-        raise RequestError("malformed method (RFC 9110 section 9.1)")
-    if method == b"CONNECT":
-        raise RequestError("CONNECT is not served", LocalReplyReason.METHOD_NOT_ALLOWED)
-    if target[0] != 0x2F:
-        _check_other_target(method, target)
-    del lines[0]
-    return method, target, old, lines
-
-
-def _check_other_target(method: bytes, target: bytes) -> None:
-    """Targets that do not start with a slash: asterisk-form with OPTIONS and absolute-form pass (RFC 9112 §3.2)."""
-    if target == b"*" and method == b"OPTIONS":
-        return
-    if target[:7].lower() == b"http://" or target[:8].lower() == b"https://":
-        return
-    raise RequestError("malformed request target (RFC 9112 section 3.2)")
-
-
-def split_response(block: bytes) -> tuple[int, int, bytes, list[bytes]]:
-    """Split a response head, without its final blank line, into minor version, code, reason phrase and field lines.
-
-    Raises `ResponseError` for a status line that RFC 9112 §4 does not allow.
-    """
-    lines = block.split(CRLF)
-    minor, code, reason = _status_line(lines[0])
-    del lines[0]
-    return minor, code, reason, lines
-
-
-@lru_cache(maxsize=256)
-def _status_line(line: bytes) -> tuple[int, int, bytes]:
-    match = _STATUS_LINE.fullmatch(line)
-    if match is None:
-        raise ResponseError("malformed status line (RFC 9112 section 4)")
-    return int(match[1]), int(match[2]), match[3]

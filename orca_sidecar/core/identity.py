@@ -31,6 +31,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from orca_sidecar.core.head import REQUEST_FIELDS, field_name, field_value
+from orca_sidecar.core.memo import Memo
 
 ANONYMOUS = "system:anonymous"
 """Never asserted: as a header it would bypass `--anonymous-auth=false`."""
@@ -48,8 +49,6 @@ _NOT_IN_EXTRA_KEY = re.compile(rb"[^!#$&'*+\-.^_`|~0-9A-Za-z]")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 _WEBSOCKET_BEARER = b"base64url.bearer.authorization.k8s.io."
-_KEPT_FIELDS = 4096
-_KEPT_LENGTH = 256
 _KEPT_DECISIONS = 1024
 _KEPT_DECISION_LENGTH = 2048
 
@@ -198,22 +197,6 @@ class Field(NamedTuple):
     """The same under the first configured name of the list: what goes upstream if a front proxy sent it."""
 
 
-class _FieldMemo(dict[bytes, Field]):
-    """Field line → what it says: a front proxy repeats the same users and groups. Emptied when full."""
-
-    def __init__(self, rules: IdentityRules) -> None:
-        super().__init__()
-        self._rules = rules
-
-    def __missing__(self, line: bytes) -> Field:
-        read = self._rules.read(field_name(line), field_value(line))
-        if len(line) <= _KEPT_LENGTH:
-            if len(self) >= _KEPT_FIELDS:
-                self.clear()
-            self[line] = read
-        return read
-
-
 class IdentityRules:
     """The configured names, and what they make of requests and certificates.
 
@@ -247,7 +230,7 @@ class IdentityRules:
         self._prefixes = lists[3]
         self._several = any(len(names) > 1 for names in lists)
         self._decided: dict[tuple[bytes, ...], Assertion] = {}
-        self._fields = _FieldMemo(self)
+        self._fields = Memo(lambda line: self.read(field_name(line), field_value(line)))
         self.field = self._fields.__getitem__
         """`field(line) -> Field`: read a valid, complete field line of a name that `kind_of` knows."""
 

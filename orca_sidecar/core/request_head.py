@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orca_sidecar.core.errors import RequestError
+from orca_sidecar.core.errors import LocalReplyReason, RequestError
 from orca_sidecar.core.framing import request_is_chunked
 from orca_sidecar.core.head import (
+    CRLF,
     REQUEST_FIELDS,
     LineMemo,
     LinePick,
     Positions,
     RequestField,
     field_value,
-    split_request,
 )
+from orca_sidecar.core.start_line import REQUEST_LINES
+
+# A head of a megabyte may hold a quarter of a million lines, which take a quarter of a second: more than any caller is due.
+_MOST_FIELDS = 10_000
 
 
 class RequestLayout:
@@ -58,24 +62,22 @@ class RequestLayout:
         passing = (field.ORDINARY, field.HOST, field.CONTENT_LENGTH, field.TRANSFER_ENCODING)
         forwarded = at.of(field.FORWARDED_FOR)[:1]
         kept = [index for index, kind in enumerate(kinds) if kind in passing or index in forwarded]
-        self.forwarded_at = kept.index(forwarded[0]) if forwarded else -1
-        """Place of the first X-Forwarded-For among the lines that `kept` picks, or -1."""
+        self.forwarded_at = 1 + kept.index(forwarded[0]) if forwarded else -1
+        """Place of the first X-Forwarded-For behind the request line and among the lines that `kept` picks, or -1."""
         self.kept = at.pick(kept)
         """What passes as sent, and the first X-Forwarded-For."""
 
 
 class RequestHead:
-    """One request head, validated. `lines` are the field lines as sent."""
+    """One request head, validated. `lines` are the field lines as sent, `line` is the line before them."""
 
     __slots__ = (
         "asks_upgrade",
         "chunked",
         "content_length",
-        "http10",
         "layout",
+        "line",
         "lines",
-        "method",
-        "target",
         "upgrades",
         "wants_close",
     )
@@ -86,9 +88,13 @@ class RequestHead:
         Raises `RequestError` for whatever two parsers could read apart: RFC 9112 §3.2 (Host), §5 (fields), §6.3
         (length).
         """
-        self.method, self.target, self.http10, self.lines = split_request(block)
-        layout = self.layout = memo.layout(self.lines)
-        if layout.hosts != 1 and not (layout.hosts == 0 and self.http10):
+        lines = self.lines = block.split(CRLF)
+        if len(lines) > 1 + _MOST_FIELDS:
+            raise RequestError(f"more than {_MOST_FIELDS} header fields", LocalReplyReason.HEADERS_TOO_LARGE)
+        line = self.line = REQUEST_LINES[lines.pop(0)]
+        http10 = line.http10
+        layout = self.layout = memo.layout(lines)
+        if layout.hosts != 1 and not (layout.hosts == 0 and http10):
             raise RequestError("one Host field is required (RFC 9112 section 3.2)")
         self.chunked = False
         self.content_length = 0
@@ -96,18 +102,18 @@ class RequestHead:
         """It asks for another protocol (RFC 9110 §7.8): bytes of that protocol may follow it."""
         self.upgrades = False
         """It does, and the proxy asks kube-apiserver."""
-        self.wants_close = self.http10
+        self.wants_close = http10
         if layout.is_framed:
             self.chunked, self.content_length = request_is_chunked(
                 self._values(layout.content_length),
                 self._values(layout.transfer_encoding),
-                old=self.http10,
+                old=http10,
                 error=RequestError,
             )
         if layout.has_hops:
             connection = [value.lower() for value in self._values(layout.connection)]
             # As kube-apiserver has it: any Connection value that contains the word.
-            if not self.http10 and any(b"upgrade" in value for value in connection):
+            if not http10 and any(b"upgrade" in value for value in connection):
                 offered = self._offered_protocols()
                 self.asks_upgrade = any(offered)
                 # h2c (RFC 9113 §3.1: obsolete), alone or not, is passed over: in its tunnel requests would pass under no

@@ -85,30 +85,13 @@ _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 # Go's url.ParseQuery reads nothing of a longer query.
 _QUERY_PARAMETERS: Final = 10_000
 
-_MEMO_ENTRIES: Final = 4096
-_MEMO_TARGET_BYTES: Final = 512
-_memo: dict[tuple[bytes, bytes], RequestInfo] = {}
-
 
 def classify(method: bytes, target: bytes) -> RequestInfo:
     """Classify a request by its method and its target, both exactly as sent.
 
     Never fails: what kube-apiserver refuses (a bad percent-escape, `/api/v1/watch` without a resource) is
-    classified as far as it can be read. Results for short targets are kept, in bounded memory, for the next
-    request like it.
+    classified as far as it can be read.
     """
-    key = (method, target)
-    info = _memo.get(key)
-    if info is None:
-        info = _classify(method, target)
-        if len(target) <= _MEMO_TARGET_BYTES:
-            if len(_memo) >= _MEMO_ENTRIES:
-                _memo.clear()
-            _memo[key] = info
-    return info
-
-
-def _classify(method: bytes, target: bytes) -> RequestInfo:
     raw_path, _, query = target.partition(b"?")
     if raw_path[:1] != b"/":
         raw_path = _path_of_absolute_form(raw_path)

@@ -30,7 +30,7 @@ _NOT_IN_TRAILERS = frozenset(
 def rewrite_request(head: RequestHead, peer: bytes, identity: Sequence[bytes]) -> bytes:
     """The head to send upstream, as bytes. `peer` is the caller's address, `identity` complete lines without CRLF."""
     layout = head.layout
-    lines = [*layout.kept(head.lines)] if not layout.has_hops else _with_hops(head)
+    lines = [head.line.upstream, *(layout.kept(head.lines) if not layout.has_hops else _with_hops(head))]
     if layout.forwarded_at >= 0:
         at = layout.forwarded_at if not layout.has_hops else lines.index(layout.forwarded_for(head.lines)[0])
         lines[at] = _forwarded(layout.forwarded_for(head.lines), peer)
@@ -39,9 +39,9 @@ def rewrite_request(head: RequestHead, peer: bytes, identity: Sequence[bytes]) -
     lines += identity
     if not layout.hosts:
         # An HTTP/1.0 request may come without, as HAProxy's health check does; as 1.1 it may not go (RFC 9112 §3.2).
-        lines.insert(0, b"Host:")
+        lines.insert(1, b"Host:")
     lines.append(b"\r\n")
-    return b"%b %b HTTP/1.1\r\n%b" % (head.method, head.target, CRLF.join(lines))
+    return CRLF.join(lines)
 
 
 def _forwarded(lines: Sequence[bytes], peer: bytes) -> bytes:

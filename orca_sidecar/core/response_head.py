@@ -5,14 +5,16 @@ from __future__ import annotations
 from orca_sidecar.core.errors import ResponseError
 from orca_sidecar.core.framing import content_length, is_chunked, length_of
 from orca_sidecar.core.head import (
+    CRLF,
     RESPONSE_FIELDS,
     LineMemo,
     LinePick,
     Positions,
     ResponseField,
     field_value,
-    split_response,
 )
+from orca_sidecar.core.memo import Memo
+from orca_sidecar.core.start_line import STATUS_LINES
 
 
 class ResponseLayout:
@@ -55,29 +57,34 @@ class ResponseLayout:
         """What passes where another protocol is spoken of (101, 426)."""
 
 
+_LENGTHS = Memo(lambda line: length_of(field_value(line), ResponseError), longest=64)
+
+
 class ResponseHead:
-    """One response head, validated. `lines` are the field lines as sent.
+    """One response head, validated. `lines` are the field lines as sent, `line` is the line before them.
 
     `length` is None without a Content-Length. `persistent`: the connection may serve another request afterwards, as
     far as the head tells (RFC 9112 §9.3). `says_close`: it has `Connection: close`.
     """
 
-    __slots__ = ("chunked", "code", "layout", "length", "lines", "persistent", "reason", "says_close")
+    __slots__ = ("chunked", "code", "layout", "length", "line", "lines", "persistent", "says_close")
 
     def __init__(self, block: bytes, memo: LineMemo[ResponseLayout]) -> None:
         """Parse `block`: a head without its final blank line. Raises `ResponseError` for ambiguous framing."""
-        minor, self.code, self.reason, self.lines = split_response(block)
-        layout = self.layout = memo.layout(self.lines)
+        lines = self.lines = block.split(CRLF)
+        line = self.line = STATUS_LINES[lines.pop(0)]
+        self.code = line.code
+        layout = self.layout = memo.layout(lines)
         self.chunked = False
         self.length: int | None = None
         self.says_close = False
-        self.persistent = minor == 1
+        self.persistent = not line.http10
         if layout.lone_length >= 0:
-            self.length = length_of(field_value(self.lines[layout.lone_length]), ResponseError)
+            self.length = _LENGTHS[lines[layout.lone_length]]
         elif layout.is_framed:
             self.chunked = is_chunked(self._values(layout.transfer_encoding), ResponseError)
             self.length = content_length(self._values(layout.content_length), ResponseError)
-            if self.chunked and (self.length is not None or minor == 0):
+            if self.chunked and (self.length is not None or line.http10):
                 raise ResponseError(
                     "Transfer-Encoding beside Content-Length or on HTTP/1.0 (RFC 9112 section 6.3)"
                 )

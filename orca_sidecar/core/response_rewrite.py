@@ -29,9 +29,8 @@ def rewrite_response(head: ResponseHead, report_line: bytes, *, close: bool, htt
         lines = [line for line in lines if line not in coding]
     if close:
         lines = [*lines, _CONNECTION_CLOSE]
-    version = b"HTTP/1.0 %d %b\r\n" if http10 else b"HTTP/1.1 %d %b\r\n"
-    fields = CRLF.join(lines) + CRLF if lines else b""
-    return version % (head.code, head.reason) + fields + report_line + CRLF
+    start = head.line.downstream if not http10 else b"HTTP/1.0" + head.line.downstream[8:]
+    return CRLF.join((start, *lines, report_line + CRLF))
 
 
 def may_trail(name: bytes) -> bool:

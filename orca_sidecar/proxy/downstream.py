@@ -15,7 +15,6 @@ from orca_sidecar.core.identity import Caller, CallerKind
 from orca_sidecar.core.load_report import Format
 from orca_sidecar.core.opt_in import Refusal
 from orca_sidecar.core.request_head import RequestHead
-from orca_sidecar.core.request_info import RequestInfo, classify
 from orca_sidecar.core.request_rewrite import rewrite_request
 from orca_sidecar.proxy.exchange import Exchange, request_body
 from orca_sidecar.proxy.plane import Plane
@@ -150,7 +149,7 @@ class DownstreamConnection(TLSConnection):
         plane = self._plane
         self.served += 1
         head = RequestHead(block, plane.request_memo)
-        info = classify(head.method, head.target)
+        info = head.line.info
         if self.over_limit:
             raise RequestError("too many connections", LocalReplyReason.TOO_MANY_CONNECTIONS)
         caller = self.caller
@@ -168,17 +167,16 @@ class DownstreamConnection(TLSConnection):
             plane.cells[metrics.FORGED_IDENTITY_HEADERS_STRIPPED.offset + caller.kind] += assertion.stripped
         if assertion.refusal:
             plane.count_identity_refusal(assertion.refusal)
-            self._answer(LocalReplyReason.IDENTITY_REFUSED, assertion.refusal.message, head, info, rest)
+            self._answer(LocalReplyReason.IDENTITY_REFUSED, assertion.refusal.message, head, rest)
             return
-        if plane.not_ready and info.health_probe and head.target.partition(b"?")[0] == b"/readyz":
-            self._answer(LocalReplyReason.DRAINING, "shutting down", head, info, rest)
+        if plane.not_ready and info.health_probe and head.line.target.partition(b"?")[0] == b"/readyz":
+            self._answer(LocalReplyReason.DRAINING, "shutting down", head, rest)
             return
         asked = self._asked_for(head, caller) if head.layout.opt_ins else None
         exchange = self.exchange = Exchange(
             plane,
             self,
             head,
-            info,
             plane.pools[assertion.pool],
             asked if isinstance(asked, Format) else None,
             counted=not info.health_probe and plane.opt_in.counts(asked, caller.may_ask),
@@ -304,9 +302,7 @@ class DownstreamConnection(TLSConnection):
         self.write(answer.head + connection + body)
         return answer.code
 
-    def _answer(
-        self, reason: LocalReplyReason, message: str, head: RequestHead, info: RequestInfo, rest: bytes
-    ) -> None:
+    def _answer(self, reason: LocalReplyReason, message: str, head: RequestHead, rest: bytes) -> None:
         """Answer a well-formed request without asking the upstream. Raises `RequestError` for a malformed body.
 
         A body that came with its head is passed over; for one that did not, the connection is closed.
@@ -316,9 +312,9 @@ class DownstreamConnection(TLSConnection):
         if not body.done:
             _, behind = body.feed(rest)
         close = head.wants_close or not body.done or reason is LocalReplyReason.DRAINING
-        code = self.send_local_reply(reason, message, head.method, close=close)
+        code = self.send_local_reply(reason, message, head.line.method, close=close)
         plane = self._plane
-        plane.cells[plane.requests_slot(info, code)] += 1
+        plane.cells[plane.requests_slot(head.line.info, code)] += 1
         plane.cells[_ANSWERED] += 1
         self._ahead = bytes(behind) + self._ahead
         self.finished(close=close, linger=not body.done)

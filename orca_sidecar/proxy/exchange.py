@@ -16,7 +16,6 @@ from orca_sidecar.core.framing import LAST_CHUNK, NO_BODY, Body, ChunkedBody, Da
 from orca_sidecar.core.head import END_OF_HEAD, HeadBuffer
 from orca_sidecar.core.load_report import Format
 from orca_sidecar.core.request_head import RequestHead
-from orca_sidecar.core.request_info import RequestInfo
 from orca_sidecar.core.response_head import ResponseHead
 from orca_sidecar.core.response_rewrite import rewrite_response
 
@@ -87,7 +86,6 @@ class Exchange:
         plane: Plane,
         downstream: DownstreamConnection,
         head: RequestHead,
-        info: RequestInfo,
         pool: UpstreamPool,
         report_format: Format | None,
         counted: bool,
@@ -97,12 +95,13 @@ class Exchange:
         self.upstream: UpstreamConnection | None = None
         self.is_over = False
         self.is_tunnel = False
-        self._info = info
+        line = head.line
+        info = self._info = line.info
         self._pool = pool
         self._report_format = report_format
         self._counted = counted
-        self._method = head.method
-        self._http10 = head.http10
+        self._method = line.method
+        self._http10 = line.http10
         self._closes = head.wants_close
         self._upgrades = head.upgrades
         self._head_bytes = b""

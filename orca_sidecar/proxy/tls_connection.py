@@ -27,6 +27,10 @@ _PLAINTEXT = memoryview(bytearray(128 * 1024))
 _RECORD = 16 * 1024
 # Bytes queued for a peer that reads too slowly before the other side is no longer read.
 WRITE_HIGH_WATER = 256 * 1024
+# Connections with encrypted bytes for the kernel. They are handed over together when all that one poll of the event loop
+# brought is worked off, as Envoy does: the peers on the other CPUs are then woken once for many messages. Handed over one
+# by one, nearly each write found its peer asleep, and waking it cost an eighth of the proxy's CPU time.
+_unsent: list[TLSConnection] = []
 # How long a peer may take to read what is queued when its connection is closed, and to close it, too.
 FLUSH_SECONDS = 30.0
 _TCP_CLOSE = 7  # a state of Linux' struct tcp_info
@@ -94,10 +98,15 @@ class TLSConnection(asyncio.BufferedProtocol):
         tls, outgoing = self._tls, self._outgoing
         try:
             if len(data) <= _RECORD:
+                if not outgoing.pending:
+                    if not _unsent:
+                        asyncio.get_running_loop().call_soon(_send_all)
+                    _unsent.append(self)
                 tls.write(data)
-                self._tcp.write(outgoing.read())
+                if outgoing.pending > _RECORD:
+                    self._flush()
                 return
-            records = []
+            records = [outgoing.read()]
             view = memoryview(data)
             for start in range(0, len(view), _RECORD):
                 tls.write(view[start : start + _RECORD])
@@ -124,7 +133,7 @@ class TLSConnection(asyncio.BufferedProtocol):
             # "Want read" is the usual answer: the peer's own close_notify is not waited for (RFC 8446 section 6.1).
             with contextlib.suppress(ssl.SSLError):
                 self._tls.shutdown()
-            self._flush()
+        self._flush()
         self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._tcp.abort)
         with contextlib.suppress(OSError):  # the peer reset the connection, and `connection_lost` is to come
             self._tcp.write_eof()
@@ -139,6 +148,7 @@ class TLSConnection(asyncio.BufferedProtocol):
     def reset(self) -> None:
         """Close at once, and so that the peer cannot take it for an end: many take a FIN alone for one."""
         if not self._tcp.is_closing():
+            self._flush()
             with contextlib.suppress(OSError):
                 sock = self._tcp.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -165,7 +175,7 @@ class TLSConnection(asyncio.BufferedProtocol):
     @property
     def has_unsent_bytes(self) -> bool:
         """The kernel has not taken everything that was written."""
-        return self._tcp.get_write_buffer_size() > 0
+        return self._outgoing.pending > 0 or self._tcp.get_write_buffer_size() > 0
 
     def pause_reading(self) -> None:
         """Take no more from the peer for now."""
@@ -272,3 +282,12 @@ class TLSConnection(asyncio.BufferedProtocol):
         """The peer's IP address, or "unknown" if it was gone before it could be asked for."""
         address = self._tcp.get_extra_info("peername")
         return str(address[0]) if address else "unknown"
+
+
+def _send_all() -> None:
+    """Hand over what was written since the event loop last polled."""
+    connections = _unsent.copy()
+    _unsent.clear()
+    for connection in connections:
+        if connection.state is _OPEN:  # closing flushed it, or threw away what was queued
+            connection._flush()

@@ -106,15 +106,15 @@ def completed(head: RequestHead) -> bytes:
 
 def h11_refuses(head: RequestHead) -> bool:
     """Raw bytes in a target (kube-apiserver takes UTF-8 there)."""
-    return not _H11_TARGET.fullmatch(head.target)
+    return not _H11_TARGET.fullmatch(head.line.target)
 
 
 def aiohttp_refuses(head: RequestHead) -> bool:
     """Methods off its list, raw bytes in a target, absolute targets that its URL library cannot read."""
     return (
-        head.method not in LLHTTP_METHODS
-        or not _H11_TARGET.fullmatch(head.target)
-        or not head.target.startswith(b"/")
+        head.line.method not in LLHTTP_METHODS
+        or not _H11_TARGET.fullmatch(head.line.target)
+        or not head.line.target.startswith(b"/")
     )
 
 
@@ -133,7 +133,7 @@ def test_whatever_passes_here_is_read_the_same_there(wire: bytes) -> None:
         assert h11_refuses(head), f"h11 refuses {message!r}"
     else:
         method, target, fields, body, done = read
-        assert (method, target, body, done) == (head.method, head.target, expected, True)
+        assert (method, target, body, done) == (head.line.method, head.line.target, expected, True)
         # h11 writes the one Transfer-Encoding in lower case.
         assert lowered(fields) == lowered(fields_of(head))
 
@@ -142,7 +142,7 @@ def test_whatever_passes_here_is_read_the_same_there(wire: bytes) -> None:
         assert aiohttp_refuses(head), f"aiohttp refuses {message!r}"
     else:
         method, target, fields, body, done = read
-        assert (method, target) == (head.method, head.target)
+        assert (method, target) == (head.line.method, head.line.target)
         assert fields == fields_of(head)
         assert done
         assert body == expected

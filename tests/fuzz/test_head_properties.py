@@ -61,7 +61,14 @@ def described(result: tuple[RequestHead, bytes] | str) -> object:
         return result
     head, rest = result
     return (
-        *(head.method, head.target, head.http10, head.lines, head.chunked, head.content_length),
+        *(
+            head.line.method,
+            head.line.target,
+            head.line.http10,
+            head.lines,
+            head.chunked,
+            head.content_length,
+        ),
         *(head.upgrades, head.wants_close, rest),
     )
 
@@ -87,7 +94,7 @@ def test_what_goes_upstream_reads_back_as_the_same_request(wire: bytes) -> None:
         assert not isinstance(again, str)
         sent, left = again
         assert left == rest
-        assert (sent.method, sent.target) == (head.method, head.target)
+        assert (sent.line.method, sent.line.target) == (head.line.method, head.line.target)
         assert (sent.chunked, sent.content_length) == (head.chunked, head.content_length)
         assert sent.upgrades == head.upgrades
         assert [*sent.layout.identity(sent.lines)] == identity
@@ -118,9 +125,9 @@ def test_what_goes_downstream_reads_back_as_the_same_response(
     out = rewrite_response(head, report, close=close, http10=False)
     assert out.index(b"\r\n\r\n") == len(out) - 4
     again = ResponseHead(out[:-4], RESPONSES)
-    assert (again.code, again.reason, again.chunked, again.length) == (
+    assert (again.code, again.line.reason, again.chunked, again.length) == (
         head.code,
-        head.reason,
+        head.line.reason,
         head.chunked,
         head.length,
     )

@@ -31,7 +31,7 @@ class TestHost:
             parse(second, start=start)
 
     def test_http_1_0_may_have_none(self) -> None:
-        assert parse(start=b"OPTIONS / HTTP/1.0", host=False).http10
+        assert parse(start=b"OPTIONS / HTTP/1.0", host=False).line.http10
 
     def test_it_is_required_beside_an_absolute_target(self) -> None:
         with pytest.raises(RequestError, match="Host"):
@@ -207,3 +207,11 @@ class TestBounds:
             RequestHead(b"GET / HTTP/1.1\r\nHost: a\r\nA%d: b" % number, memo)
         assert len(memo._names) <= 5000
         assert memo[b"Content-Length: 1"] == memo[b"content-length: 2"] != 0
+
+
+def test_more_fields_than_anybody_needs_are_refused() -> None:
+    few = [b"a:b"] * 9_999
+    assert len(parse(*few).lines) == 10_000
+    with pytest.raises(RequestError) as refused:
+        parse(*few, b"a:b")
+    assert refused.value.reason is LocalReplyReason.HEADERS_TOO_LARGE

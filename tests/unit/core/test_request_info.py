@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orca_sidecar.core import request_info
 from orca_sidecar.core.request_info import VERBS, classify
 
 
@@ -79,24 +78,9 @@ def test_verbs_are_distinct_label_values() -> None:
     assert all(verb == verb.lower() for verb in VERBS)
 
 
-def test_a_repeated_request_is_classified_once() -> None:
-    first = classify(b"GET", b"/api/v1/namespaces/n/pods/once")
-    assert classify(b"GET", bytes(bytearray(b"/api/v1/namespaces/n/pods/once"))) is first
-    assert classify(b"PUT", b"/api/v1/namespaces/n/pods/once").verb == "update"
-
-
-def test_memory_is_bounded_and_forgetting_changes_nothing() -> None:
-    before = classify(b"GET", b"/api/v1/nodes/kept")
-    for number in range(5000):
-        assert classify(b"GET", b"/api/v1/nodes/n%d" % number).name == f"n{number}"
-        assert len(request_info._memo) <= 4096
-    assert classify(b"GET", b"/api/v1/nodes/kept") == before
-
-
-def test_long_targets_are_classified_and_not_kept() -> None:
+def test_long_targets_are_classified() -> None:
     target = b"/api/v1/pods?labelSelector=" + b"x" * 600 + b"&watch=1"
     assert classify(b"GET", target).verb == "watch"
-    assert (b"GET", target) not in request_info._memo
 
 
 def test_a_name_longer_than_what_is_read_does_not_hide_the_verb() -> None:
