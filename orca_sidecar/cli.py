@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import platform
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     if options.command == "version":
-        print(f"orca-sidecar {__version__}")
+        interpreter = f"{platform.python_implementation()} {platform.python_version()}"
+        print(f"orca-sidecar {__version__} ({interpreter}, {' '.join(ssl.OPENSSL_VERSION.split()[:2])})")
         return 0
     try:
         return _configured(options.command, options.config)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.pki import Credential
+from tests.pki import Credential, trusting
 
 Lines = list[tuple[str, str]]
 
@@ -80,7 +80,7 @@ class Connection:
         source: str = "127.0.0.1",
         timeout: float = 20.0,
     ) -> None:
-        context = ssl.create_default_context(cafile=str(route.ca_file))
+        context = trusting(route.ca_file)
         if credential is not None:
             context.load_cert_chain(credential.cert_file, credential.key_file)
         plain = socket.create_connection(("127.0.0.1", route.port), timeout, (source, 0))

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from orca_sidecar.demo.processes import free_ports
-from tests.pki import CLIENT, SERVER, Authority, Credential, Pki
+from tests.pki import CLIENT, SERVER, Authority, Credential, Pki, trusting
 
 PROGRAM = Path(sys.executable).with_name("orca-sidecar")
 START_SECONDS = 20.0
@@ -66,7 +66,7 @@ class Identities:
 
     def client_context(self, credential: Credential | None = None) -> ssl.SSLContext:
         """For a client of the sidecar or of the upstream; the server's name is `kubernetes`."""
-        context = ssl.create_default_context(cafile=str(self.ca.cert_file))
+        context = trusting(self.ca.cert_file)
         if credential is not None:
             context.load_cert_chain(credential.cert_file, credential.key_file)
         return context

@@ -13,7 +13,7 @@ from aiohttp import web
 from orca_sidecar.load.apiserver_metrics import ApiserverMetrics
 from orca_sidecar.load.probe import Probe
 from orca_sidecar.settings.schema import UpstreamSettings
-from tests.pki import SERVER, Authority, Pki
+from tests.pki import SERVER, Authority, Pki, trusting
 
 
 class Apiserver:
@@ -71,7 +71,7 @@ def settings(port: int, ca: Authority, **probe: object) -> UpstreamSettings:
 
 
 def context(ca: Authority) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(ca.cert_file))
+    return trusting(ca.cert_file)
 
 
 def make_probe(apiserver: Apiserver, ca: Authority, **probe: object) -> Probe:
