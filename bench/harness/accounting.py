@@ -6,6 +6,7 @@ nanoseconds, from the scheduler's own accounting. The ticks of /proc/PID/stat ar
 """
 
 import os
+import resource
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,18 @@ def _idle_ns() -> int:
     return (int(fields[4]) + int(fields[5])) * NANOSECONDS // TICKS
 
 
+def _usage_of_tree() -> dict[int, int]:
+    """CPU time of the bench and of all that it started, by pid."""
+    tree = {pid: _usage_or_none(pid) for pid in process_tree(os.getpid())}
+    return {pid: used for pid, used in tree.items() if used is not None}
+
+
+def _usage_of_ended() -> int:
+    """CPU time of all that the bench started and that has ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return int((ended.ru_utime + ended.ru_stime) * NANOSECONDS)
+
+
 def _usage(pids: Iterable[int]) -> dict[int, int]:
     return {pid: cpu_ns(pid) for pid in pids}
 
@@ -78,8 +91,8 @@ class Window:
     foreign: float = 0.0
 
     def __enter__(self) -> "Window":
-        self._ours = process_tree(os.getpid())
-        self._ours_before = _usage(self._ours)
+        self._ours_before = _usage_of_tree()
+        self._ended_before = _usage_of_ended()
         self._idle_before = _idle_ns()
         self._started = time.monotonic_ns()
         self._before = _usage([*self.pids, *self.more_pids])
@@ -89,7 +102,11 @@ class Window:
         after = _usage([*self.pids, *self.more_pids])
         elapsed = time.monotonic_ns() - self._started
         idle = _idle_ns() - self._idle_before
-        ours = sum(cpu_ns(pid) for pid in self._ours) - sum(self._ours_before.values())
+        # Programs may have started meanwhile, or ended, or both.
+        alive = _usage_of_tree()
+        ours = sum(used - self._ours_before.get(pid, 0) for pid, used in alive.items())
+        gone = sum(used for pid, used in self._ours_before.items() if pid not in alive)
+        ours += max(0, _usage_of_ended() - self._ended_before - gone)
         self.seconds = elapsed / NANOSECONDS
         self.cpu_ns_by_pid = {pid: used - self._before[pid] for pid, used in after.items()}
         self.cpu_ns = sum(self.cpu_ns_by_pid[pid] for pid in self.pids)

@@ -20,6 +20,9 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+_given: set[int] = set()
+
+
 class BenchError(Exception):
     """A measurement that cannot be had, with the reason for a reader."""
 
@@ -48,13 +51,15 @@ def raise_open_files() -> int:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 outside the range that outgoing connections are given theirs from, so that none of the
-    thousands made meanwhile takes it."""
+    """A port of 127.0.0.1 that was not given before, outside the range that outgoing connections are given theirs from, so
+    that none of the thousands made meanwhile takes it."""
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.sample(range(min(10_000, lowest_outgoing // 2), lowest_outgoing), 200):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _given:
+                _given.add(port)
+                return port
     raise BenchError("no free port on 127.0.0.1")
 
 

@@ -245,7 +245,8 @@ class TLSConnection(asyncio.BufferedProtocol):
                         closed = True
                         break
                     filled += count
-                    if not incoming.pending and not tls.pending():
+                    # OpenSSL keeps a part of a record only where there was no room for it.
+                    if not incoming.pending and filled < size:
                         break
             except ssl.SSLWantReadError:
                 pass  # a part of a record

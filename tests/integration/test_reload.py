@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
+import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.pki import CLIENT, SERVER, Pki
@@ -163,3 +167,60 @@ async def served_name(identities: Identities, sidecar: Sidecar) -> str:
     name = _common_name(writer.get_extra_info("peercert"))
     writer.transport.abort()
     return name
+
+
+def ask_once(
+    context: ssl.SSLContext, port: int, session: ssl.SSLSession | None
+) -> tuple[bool, ssl.SSLSession | None]:
+    """One request on a new connection: whether its handshake was resumed, and the ticket to resume it with."""
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as raw,
+        context.wrap_socket(raw, server_hostname="kubernetes", session=session) as sock,
+    ):
+        sock.sendall(REQUEST)
+        answer = b""
+        while not answer.endswith(b"ok"):
+            piece = sock.recv(65536)
+            assert piece, answer
+            answer += piece
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        return bool(sock.session_reused), sock.session
+
+
+async def test_what_becomes_of_session_tickets(identities: Identities, tmp_path: Path) -> None:
+    """All workers take one another's tickets, and a worker that takes the place of one that died does. A reload ends that:
+    no old ticket is resumed, and of the new ones those that meet the worker that gave them."""
+    folder = tmp_path / "mounted"
+    settings = linked(folder, identities)
+    serving = Pki(tmp_path / "pki").leaf(identities.ca, cn="renewed", eku=SERVER, san=["kubernetes"])
+    context = identities.client_context(identities.jane)
+    async with (
+        upstream(identities, Answers()) as port,
+        running(identities.configuration(port, workers=2, **settings), tmp_path) as sidecar,
+    ):
+        await sidecar.ready()
+
+        async def ask(session: ssl.SSLSession | None) -> tuple[bool, ssl.SSLSession | None]:
+            return await asyncio.to_thread(ask_once, context, sidecar.port, session)
+
+        _, ticket = await ask(None)
+        assert [(await ask(ticket))[0] for _ in range(20)] == [True] * 20
+
+        _, first, second = psutil.Process(sidecar.process.pid).children()
+        os.kill(first.pid, signal.SIGKILL)
+        await sidecar.until(
+            lambda: len(psutil.Process(sidecar.process.pid).children()) == 3 and not first.is_running(), SOON
+        )
+        os.kill(second.pid, signal.SIGSTOP)  # so that the new one has to answer
+        try:
+            assert [(await ask(ticket))[0] for _ in range(5)] == [True] * 5
+        finally:
+            os.kill(second.pid, signal.SIGCONT)
+
+        swap(folder, 2, serving_crt=serving.cert_file, serving_key=serving.key_file)
+        await sidecar.until(
+            lambda: sidecar.metric("orca_sidecar_certificate_reloads_total", result="ok") == 2, SOON
+        )
+        assert [(await ask(ticket))[0] for _ in range(20)] == [False] * 20
+        for _ in range(20):  # each is answered, resumed or not
+            _, ticket = await ask(ticket)
