@@ -1,9 +1,9 @@
-"""Start-up, and the processes: one for `workers: 1`, else a supervisor with a control process and N workers.
+"""Start-up, and the processes: a supervisor with a control process and N workers; in mode reporter one alone.
 
-Everything that can fail is tried before anything is served, and answered with one message and exit code 4. With several
-workers the supervisor itself runs no event loop: it forks from a clean, single-threaded process, so that all workers share
-the listening socket, the TLS contexts (and so the keys of session tickets) and the counters, and so that a worker that
-died is replaced by another fork while the others keep their connections.
+Everything that can fail is tried before anything is served, and answered with one message and exit code 4. The
+supervisor itself runs no event loop: it forks from a clean, single-threaded process, so that all workers share the
+listening socket, the TLS contexts (and so the keys of session tickets) and the counters, and so that a worker that died is
+replaced by another fork while the others keep their connections.
 """
 
 from __future__ import annotations
@@ -48,12 +48,10 @@ def run(cfg: SidecarConfiguration) -> int:
         logs.configure(cfg.logging.level, cfg.logging.format, secrets=(secret.decode("utf-8", "replace"),))
         raise_descriptor_limit(cfg.listener.max_connections)
         shared = prepare(cfg, secret)
-        sock = None
         if cfg.mode == "proxy":
             sock = sockets.listen(cfg.listener.address.host, cfg.listener.address.port)
-        if sock is not None and cfg.workers > 1:
             return Supervisor(shared, sock).run()
-        run_loop(cfg.event_loop, lambda: serve_alone(shared, sock))
+        run_loop(cfg.event_loop, lambda: report_only(shared))
     except (OSError, ValueError, TrustError) as error:
         log.error("cannot start: %s", error)
         return EXIT_FAILED_START
@@ -111,27 +109,18 @@ def raise_descriptor_limit(max_connections: int) -> None:
         )
 
 
-async def serve_alone(shared: Shared, sock: socket.socket | None) -> None:
-    """Data plane and control side in one process. Without `sock` (mode reporter) the control side alone."""
+async def report_only(shared: Shared) -> None:
+    """Mode reporter: the control side alone, in this process."""
     signals = Signals(signal.SIGTERM, signal.SIGINT)
-    shutdown = shared.configuration.shutdown
     side = control.Control(shared, lambda: 1)
-    data_plane = worker.DataPlane(shared, 0, sock) if sock is not None else None
     await side.start()
-    if data_plane is not None:
-        data_plane.start()
     log.info("%s", _serving(shared.configuration))
     try:
         await signals.leave.wait()
         log.info("leaving")
         side.leave()
-        if data_plane is not None:
-            await data_plane.leave(signals, shutdown.delay, shutdown.grace_period)
-        else:
-            await signals.pause(shutdown.delay)
+        await signals.pause(shared.configuration.shutdown.delay)
     finally:
-        if data_plane is not None:
-            await data_plane.close()
         await side.close()
 
 
@@ -143,7 +132,11 @@ def _serving(cfg: SidecarConfiguration) -> str:
 
 
 class Supervisor:
-    """One control process and N workers, as forks of this process."""
+    """One control process and N workers, as forks of this process.
+
+    So it is with one worker, too: a sample takes a millisecond, ten times a second, and a scrape several, which in the
+    worker's process every hundredth request would wait for.
+    """
 
     def __init__(self, shared: Shared, sock: socket.socket) -> None:
         self._shared = shared
