@@ -61,8 +61,7 @@ def _idle_ns() -> int:
 
 def _usage_of_tree() -> dict[int, int]:
     """CPU time of the bench and of all that it started, by pid."""
-    tree = {pid: _usage_or_none(pid) for pid in process_tree(os.getpid())}
-    return {pid: used for pid, used in tree.items() if used is not None}
+    return _usage_of_living(process_tree(os.getpid()))
 
 
 def _usage_of_ended() -> int:
@@ -117,9 +116,7 @@ class Window:
 def busiest_strangers(seconds: float, count: int = 3) -> list[tuple[str, float]]:
     """(name, cores used) of the busiest processes that are not the bench's, over a fresh stretch of time."""
     ours = set(process_tree(os.getpid()))
-    before = {
-        pid: usage for pid in _parents() if pid not in ours and (usage := _usage_or_none(pid)) is not None
-    }
+    before = _usage_of_living(pid for pid in _parents() if pid not in ours)
     time.sleep(seconds)
     used = []
     for pid, usage in before.items():
@@ -127,6 +124,11 @@ def busiest_strangers(seconds: float, count: int = 3) -> list[tuple[str, float]]
         if after is not None and after > usage:
             used.append((_name(pid), (after - usage) / NANOSECONDS / seconds))
     return sorted(used, key=lambda item: -item[1])[:count]
+
+
+def _usage_of_living(pids: Iterable[int]) -> dict[int, int]:
+    """As `_usage`, without those that are gone."""
+    return {pid: usage for pid in pids if (usage := _usage_or_none(pid)) is not None}
 
 
 def _usage_or_none(pid: int) -> int | None:

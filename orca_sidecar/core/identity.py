@@ -230,7 +230,7 @@ class IdentityRules:
         self._prefixes = lists[3]
         self._several = any(len(names) > 1 for names in lists)
         self._decided: dict[tuple[bytes, ...], Assertion] = {}
-        self._fields = Memo(lambda line: self.read(field_name(line), field_value(line)))
+        self._fields = Memo(lambda line: self.read(field_name(line), field_value(line)), longest=256)
         self.field = self._fields.__getitem__
         """`field(line) -> Field`: read a valid, complete field line of a name that `kind_of` knows."""
 

@@ -247,8 +247,8 @@ class TLSConnection(asyncio.BufferedProtocol):
                         closed = True
                         break
                     filled += count
-                    # OpenSSL keeps a part of a record only where there was no room for it.
-                    if not incoming.pending and filled < size:
+                    # OpenSSL keeps a part of a record only where there was no room for it: then it is asked again below.
+                    if not incoming.pending:
                         break
             except ssl.SSLWantReadError:
                 pass  # a part of a record
